@@ -1,0 +1,166 @@
+"""What can be computed of many records: each a partial, a merge and a finish on columns.
+
+>>> import headrace as hr
+>>> hr.mean("fare"), hr.count()
+(mean(fare), count())
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlglot import exp
+
+from headrace.errors import PlanError
+from headrace.expressions import Dialect, Expr, to_column
+from headrace.types import to_type
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """An aggregate of some expressions, not yet bound to a stream."""
+
+    kind: str
+    inputs: tuple[exp.Expression, ...] = ()
+    by: exp.Expression | None = None
+    k: int = 0
+    user: UserAggregate | None = None
+
+    def __repr__(self) -> str:
+        inside = [i.sql(dialect=Dialect) for i in self.inputs]
+        if self.k:
+            inside.append(str(self.k))
+        if self.by is not None:
+            inside.append(f"by={self.by.sql(dialect=Dialect)}")
+        name = self.user.name if self.user else self.kind
+        return f"{name}({', '.join(inside)})"
+
+
+@dataclass(frozen=True)
+class UserAggregate:
+    """A person's own aggregate: see ``aggregate``."""
+
+    name: str
+    partial: Callable[..., Any]
+    merge: Callable[[Any, Any], Any]
+    finish: Callable[[Any], Any]
+    returns: Any
+
+    def __call__(self, *columns: Any) -> Aggregate:
+        """Apply it to columns: ``spread("fare")``."""
+        if not columns:
+            raise PlanError(f"aggregate '{self.name}' needs a column, as in {self.name}('fare')")
+        return replace(_of("user", *columns), user=self)
+
+
+def _of(kind: str, *columns: Any, by: Any = None, k: int = 0) -> Aggregate:
+    trees = tuple(_column(kind, c).tree for c in columns)
+    return Aggregate(kind, trees, None if by is None else _column(kind, by).tree, k)
+
+
+def _column(kind: str, what: Any) -> Expr:
+    if not isinstance(what, (str, Expr)):
+        raise PlanError(f"{kind}({what!r}): give a column's name or an expression")
+    return to_column(what)
+
+
+def count(column: Any = None) -> Aggregate:
+    """How many records, or how many values of a column that are not null."""
+    return _of("count") if column is None else _of("count", column)
+
+
+def sum(column: Any) -> Aggregate:  # noqa: A001
+    """The sum; of integers a bigint, which must not overflow."""
+    return _of("sum", column)
+
+
+def min(column: Any) -> Aggregate:  # noqa: A001
+    """The least value."""
+    return _of("min", column)
+
+
+def max(column: Any) -> Aggregate:  # noqa: A001
+    """The largest value."""
+    return _of("max", column)
+
+
+def mean(column: Any) -> Aggregate:
+    """The mean, a double."""
+    return _of("mean", column)
+
+
+def var(column: Any) -> Aggregate:
+    """The sample variance; null for fewer than two values."""
+    return _of("var", column)
+
+
+def std(column: Any) -> Aggregate:
+    """The sample standard deviation; null for fewer than two values."""
+    return _of("std", column)
+
+
+def first(column: Any, by: Any = None) -> Aggregate:
+    """The value of the first record, by input order or by the least ``by``."""
+    return _of("first", column, by=by)
+
+
+def last(column: Any, by: Any = None) -> Aggregate:
+    """The value of the last record, by input order or by the largest ``by``."""
+    return _of("last", column, by=by)
+
+
+def count_distinct(*columns: Any) -> Aggregate:
+    """How many different values there are, exactly; records with a null are left out."""
+    if not columns:
+        raise PlanError("count_distinct needs a column")
+    return _of("count_distinct", *columns)
+
+
+def approx_distinct(column: Any) -> Aggregate:
+    """How many different values there are: exact to 1023, then within about 3 %.
+
+    It keeps the 1024 least hashes of a group (a KMV sketch), so that its memory is bounded.
+    """
+    return _of("approx_distinct", column)
+
+
+def top_k(column: Any, k: int, by: Any = None) -> Aggregate:
+    """A list of the ``k`` largest values, or of the values with the largest ``by``."""
+    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+        raise PlanError(f"top_k takes a positive number of values, not {k!r}")
+    return _of("top_k", column, by=by, k=k)
+
+
+def collect(column: Any) -> Aggregate:
+    """All values that are not null, in input order, as a list."""
+    return _of("collect", column)
+
+
+def aggregate(
+    partial: Callable[..., Any],
+    merge: Callable[[Any, Any], Any],
+    finish: Callable[[Any], Any] = lambda state: state,
+    *,
+    returns: Any,
+    name: str = "aggregate",
+) -> UserAggregate:
+    """An aggregate of your own.
+
+    ``partial`` takes the Arrow arrays of some records of one group (one array a column) and
+    returns a state; ``merge`` joins two states, the earlier first; ``finish`` turns the last state
+    into the result, of type ``returns``. States travel pickled.
+
+    >>> import pyarrow.compute as pc
+    >>> spread = aggregate(lambda a: (pc.min(a).as_py(), pc.max(a).as_py()),
+    ...                    lambda s, t: (min(s[0], t[0]), max(s[1], t[1])),
+    ...                    lambda s: s[1] - s[0], returns="double", name="spread")
+    >>> spread("fare")
+    spread(fare)
+    """
+    to_type(returns)
+    for function, role in ((partial, "partial"), (merge, "merge"), (finish, "finish")):
+        if not callable(function):
+            raise PlanError(f"aggregate: {role} must be a function, not {function!r}")
+    return UserAggregate(name, partial, merge, finish, returns)

@@ -1,0 +1,43 @@
+"""What can go wrong, and how it is said: the step, the fault, the fix."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class HeadraceError(Exception):
+    """Anything Headrace itself refuses or reports."""
+
+
+class PlanError(HeadraceError):
+    """A pipeline that cannot be right, refused while it is being built."""
+
+
+class ExpressionError(HeadraceError):
+    """A value an expression cannot take, such as a zero divisor or a number out of range."""
+
+
+class BadRecord(HeadraceError):
+    """An input record that could not be read, with the file and the line it stood on."""
+
+
+class StepError(HeadraceError):
+    """A step that failed on a record while the pipeline ran."""
+
+
+class EngineError(HeadraceError):
+    """An engine that could not start or could not finish the job."""
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A hint at what was meant: ``; did you mean 'fare'?``, or the names there are."""
+    known = list(names)
+    lowered = {known_name.lower(): known_name for known_name in reversed(known)}
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    if close:
+        return f"; did you mean '{lowered[close[0]]}'?"
+    if not known:
+        return ""
+    shown = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
+    return f"; there are: {shown}"

@@ -1,0 +1,69 @@
+"""Expressions compiled to Arrow: a tree and a schema in, one function of a bundle out.
+
+Each module registers the syntax and the functions it knows; ``compile_expression`` walks the tree
+once and puts their kernels together. Nothing is looked up again when a bundle comes.
+"""
+
+from __future__ import annotations
+
+import inspect
+
+import pyarrow as pa
+from sqlglot import exp
+
+from headrace.errors import PlanError, nearest
+from headrace.kernels.expressions import (  # noqa: F401  (each registers what it knows)
+    arithmetic,
+    casts,
+    collections,
+    hashing,
+    logic,
+    strings,
+    times,
+)
+from headrace.kernels.expressions.kernel import FUNCTIONS, NODES, Kernel, Scope, spread
+
+AGGREGATES = {"count", "sum", "avg", "mean", "min", "max", "first", "last", "stddev", "variance"}
+
+
+def compile_expression(tree: exp.Expression, schema: pa.Schema, zone: str = "UTC") -> Kernel:
+    """Compile an expression over the columns of ``schema``; ``zone`` is the wall clock's."""
+
+    def walk(tree: exp.Expression) -> Kernel:
+        if isinstance(tree, (exp.Paren, exp.Alias)):
+            return walk(tree.this)
+        builder = NODES.get(type(tree))
+        if builder is not None:
+            return builder(scope, tree)
+        if isinstance(tree, exp.Anonymous):
+            return _call(scope, tree)
+        raise PlanError(f"'{tree.sql(dialect='spark')}' is not supported in an expression")
+
+    scope = Scope(schema, zone, walk)
+    return walk(tree)
+
+
+def _call(scope: Scope, tree: exp.Anonymous) -> Kernel:
+    name = tree.name.lower()
+    builder = FUNCTIONS.get(name)
+    if builder is None:
+        if name in AGGREGATES:
+            raise PlanError(f"{name}() is an aggregate; use it in group_by(…).agg(…)")
+        raise PlanError(f"there is no function '{name}'{nearest(name, FUNCTIONS)}")
+    args = [scope.compile(arg) for arg in tree.expressions]
+    try:
+        inspect.signature(builder).bind(scope, *args)
+    except TypeError:
+        wanted = list(inspect.signature(builder).parameters)[1:]
+        raise PlanError(
+            f"{name} takes ({', '.join(wanted)}), not {len(args)} arguments"
+        ) from None
+    return builder(scope, *args)
+
+
+def evaluate(kernel: Kernel, batch: pa.RecordBatch) -> pa.Array:
+    """The kernel's values for every row of a bundle."""
+    return spread(kernel.run(batch), batch.num_rows)
+
+
+__all__ = ["Kernel", "compile_expression", "evaluate"]

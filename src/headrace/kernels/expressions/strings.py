@@ -1,0 +1,433 @@
+"""Text: case, search, cutting and joining."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from headrace.errors import PlanError
+from headrace.kernels.expressions.casts import cast
+from headrace.kernels.expressions.kernel import (
+    FUNCTIONS,
+    Kernel,
+    Scope,
+    apply,
+    apply_arrays,
+    function,
+    is_text,
+    literal_value,
+    node,
+    want,
+)
+from headrace.kernels.expressions.patterns import Pattern, compile_pattern, replacement
+from headrace.kernels.tokenise import Tokeniser
+
+STRING = pa.string()
+BOOLEAN = pa.bool_()
+INT = pa.int32()
+
+
+def text(kernel: Kernel, where: str) -> Kernel:
+    """An argument that must be a string."""
+    want(kernel, is_text, "a string", where)
+    return cast(kernel, STRING)
+
+
+def constant_text(kernel: Kernel, what: str, where: str) -> str:
+    value = literal_value(text(kernel, where), what, where)
+    if value is None:
+        raise PlanError(f"{where}: {what} must not be null")
+    return str(value)
+
+
+def each_text(compute: Callable[[str], Any], kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """A Python function of one string, over an array."""
+    return lambda array: pa.array(
+        [None if s is None else compute(s) for s in array.to_pylist()], kind
+    )
+
+
+def _case(name: str, plain: Callable[[Any], Any], exact: Callable[[str], str]) -> None:
+    """Case mapping: Arrow's for ASCII; Python's, which like Spark's may change the length, else."""
+
+    @function(name)
+    def build(scope: Scope, value: Kernel) -> Kernel:
+        def run(array: pa.Array) -> pa.Array:
+            ascii_only = pc.string_is_ascii(array)
+            if pc.all(ascii_only, min_count=0).as_py() is not False:
+                return plain(array)
+            other = pc.invert(ascii_only).fill_null(False)
+            mapped = each_text(exact, STRING)(array.filter(other))
+            return pc.replace_with_mask(plain(array), other, mapped)
+
+        return apply_arrays(STRING, run, text(value, name))
+
+
+_case("lower", pc.ascii_lower, str.lower)
+_case("lcase", pc.ascii_lower, str.lower)
+_case("upper", pc.ascii_upper, str.upper)
+_case("ucase", pc.ascii_upper, str.upper)
+
+
+def _trim(name: str, compute: Callable[..., Any]) -> None:
+    @function(name)
+    def build(scope: Scope, value: Kernel) -> Kernel:
+        return apply(STRING, lambda v: compute(v, characters=" "), text(value, name))
+
+
+_trim("trim", pc.utf8_trim)
+_trim("btrim", pc.utf8_trim)
+_trim("ltrim", pc.utf8_ltrim)
+_trim("rtrim", pc.utf8_rtrim)
+
+
+@function("length", "char_length", "character_length", "len")
+def build_length(scope: Scope, value: Kernel) -> Kernel:
+    if pa.types.is_binary(value.type):
+        return apply(INT, lambda v: pc.cast(pc.binary_length(v), INT), value)
+    return apply(INT, pc.utf8_length, text(value, "length"))
+
+
+@function("octet_length")
+def build_octets(scope: Scope, value: Kernel) -> Kernel:
+    return apply(INT, pc.binary_length, text(value, "octet_length"))
+
+
+@function("substring", "substr", "mid")
+def build_substring(
+    scope: Scope, value: Kernel, start: Kernel, length: Kernel | None = None
+) -> Kernel:
+    value = text(value, "substring")
+    begin = literal_value(start, "the start", "substring")
+    count = None if length is None else literal_value(length, "the length", "substring")
+    if begin is None or (length is not None and count is None):
+        return apply(STRING, lambda v: pc.if_else(pc.is_null(v), v, pa.scalar(None, STRING)), value)
+    if not isinstance(begin, int) or not (count is None or isinstance(count, int)):
+        raise PlanError("substring takes whole numbers for the start and the length")
+    begin = begin - 1 if begin > 0 else begin
+    if count is not None and count <= 0:
+        return apply(STRING, lambda v: pc.utf8_slice_codeunits(v, 0, 0), value)
+    stop = None if count is None else begin + count
+    if begin < 0 and stop is not None and stop >= 0:
+        stop = None
+    return apply(STRING, lambda v: pc.utf8_slice_codeunits(v, begin, stop), value)
+
+
+@function("left")
+def build_left(scope: Scope, value: Kernel, count: Kernel) -> Kernel:
+    size = max(0, literal_value(count, "the length", "left"))
+    return apply(STRING, lambda v: pc.utf8_slice_codeunits(v, 0, size), text(value, "left"))
+
+
+@function("right")
+def build_right(scope: Scope, value: Kernel, count: Kernel) -> Kernel:
+    size = literal_value(count, "the length", "right")
+    start = (-size, None) if size > 0 else (0, 0)
+    return apply(STRING, lambda v: pc.utf8_slice_codeunits(v, *start), text(value, "right"))
+
+
+def _search(names: tuple[str, ...], compute: Callable[..., Any]) -> None:
+    @function(*names)
+    def build(scope: Scope, value: Kernel, part: Kernel) -> Kernel:
+        sought = constant_text(part, "the text sought", names[0])
+        return apply(BOOLEAN, lambda v: compute(v, sought), text(value, names[0]))
+
+
+_search(("contains",), pc.match_substring)
+_search(("startswith", "starts_with"), pc.starts_with)
+_search(("endswith", "ends_with"), pc.ends_with)
+
+
+@function("instr")
+def build_instr(scope: Scope, value: Kernel, part: Kernel) -> Kernel:
+    return _position(value, part, "instr")
+
+
+@function("locate")
+def build_locate(scope: Scope, part: Kernel, value: Kernel) -> Kernel:
+    return _position(value, part, "locate")
+
+
+def _position(value: Kernel, part: Kernel, name: str) -> Kernel:
+    sought = constant_text(part, "the text sought", name)
+    find = each_text(lambda s: s.find(sought) + 1, INT)
+    return apply_arrays(INT, find, text(value, name))
+
+
+@function("replace")
+def build_replace(scope: Scope, value: Kernel, old: Kernel, new: Kernel | None = None) -> Kernel:
+    sought = constant_text(old, "the text sought", "replace")
+    put = "" if new is None else constant_text(new, "the replacement", "replace")
+    value = text(value, "replace")
+    if not sought:
+        return value
+    return apply(STRING, lambda v: pc.replace_substring(v, sought, put), value)
+
+
+@function("repeat")
+def build_repeat(scope: Scope, value: Kernel, times: Kernel) -> Kernel:
+    count = max(0, literal_value(times, "the count", "repeat"))
+    return apply(STRING, lambda v: pc.binary_repeat(v, count), text(value, "repeat"))
+
+
+@function("reverse")
+def build_reverse(scope: Scope, value: Kernel) -> Kernel:
+    return apply(STRING, pc.utf8_reverse, text(value, "reverse"))
+
+
+def _pad(name: str, left: bool) -> None:
+    @function(name)
+    def build(scope: Scope, value: Kernel, size: Kernel, fill: Kernel | None = None) -> Kernel:
+        width = max(0, literal_value(size, "the length", name))
+        padding = " " if fill is None else constant_text(fill, "the padding", name)
+
+        def pad(s: str) -> str:
+            missing = width - len(s)
+            if missing <= 0 or not padding:
+                return s[:width]
+            extra = (padding * (missing // len(padding) + 1))[:missing]
+            return extra + s if left else s + extra
+
+        return apply_arrays(STRING, each_text(pad, STRING), text(value, name))
+
+
+_pad("lpad", True)
+_pad("rpad", False)
+
+
+@function("concat")
+def build_concat(scope: Scope, *args: Kernel) -> Kernel:
+    parts = [cast(a, STRING, scope.zone) for a in args]
+    if not parts:
+        raise PlanError("concat takes at least one value")
+    return apply(
+        STRING,
+        lambda *v: pc.binary_join_element_wise(*v, "", null_handling="emit_null"),
+        *parts,
+    )
+
+
+@node(exp.DPipe)
+def build_pipes(scope: Scope, tree: exp.DPipe) -> Kernel:
+    return build_concat(scope, scope.compile(tree.this), scope.compile(tree.expression))
+
+
+@node(exp.Concat)
+def build_adjacent(scope: Scope, tree: exp.Concat) -> Kernel:
+    return build_concat(scope, *(scope.compile(e) for e in tree.expressions))
+
+
+@function("concat_ws")
+def build_concat_ws(scope: Scope, separator: Kernel, *args: Kernel) -> Kernel:
+    between = constant_text(separator, "the separator", "concat_ws")
+    parts = [text(a, "concat_ws") for a in args]
+    if not parts:
+        raise PlanError("concat_ws takes at least one value")
+    return apply(
+        STRING,
+        lambda *v: pc.binary_join_element_wise(*v, between, null_handling="skip"),
+        *parts,
+    )
+
+
+# Patterns
+
+
+def pattern_of(kernel: Kernel, where: str) -> Pattern:
+    return compile_pattern(constant_text(kernel, "the pattern", where), where)
+
+
+@node(exp.RegexpLike)
+def build_rlike(scope: Scope, tree: exp.RegexpLike) -> Kernel:
+    return rlike(scope.compile(tree.this), scope.compile(tree.expression))
+
+
+def rlike(value: Kernel, sought: Kernel) -> Kernel:
+    value = text(value, "rlike")
+    pattern = pattern_of(sought, "rlike")
+    if pattern.literal is not None:
+        part = pattern.literal
+        return apply(BOOLEAN, lambda v: pc.match_substring(v, part), value)
+    if pattern.re2 is not None:
+        re2 = pattern.re2
+        return apply(BOOLEAN, lambda v: pc.match_substring_regex(v, re2), value)
+    search = pattern.python.search
+    return apply_arrays(BOOLEAN, each_text(lambda s: search(s) is not None, BOOLEAN), value)
+
+
+@function("rlike", "regexp_like", "regexp")
+def build_rlike_call(scope: Scope, value: Kernel, pattern: Kernel) -> Kernel:
+    return rlike(value, pattern)
+
+
+@node(exp.Like, exp.ILike)
+def build_like(scope: Scope, tree: exp.Binary) -> Kernel:
+    kernel = _like(scope, tree, "\\")
+    return apply(BOOLEAN, pc.invert, kernel) if tree.args.get("negate") else kernel
+
+
+@node(exp.Escape)
+def build_escape(scope: Scope, tree: exp.Escape) -> Kernel:
+    kernel = _like(scope, tree.this, tree.expression.this)
+    return apply(BOOLEAN, pc.invert, kernel) if tree.this.args.get("negate") else kernel
+
+
+def _like(scope: Scope, tree: exp.Binary, escape: str) -> Kernel:
+    value = text(scope.compile(tree.this), "LIKE")
+    pattern = constant_text(scope.compile(tree.expression), "the pattern", "LIKE")
+    if isinstance(tree, exp.ILike):
+        value, pattern = FUNCTIONS["lower"](scope, value), pattern.lower()
+    out: list[str] = []
+    i = 0
+    while i < len(pattern):
+        c = pattern[i]
+        if c == escape:
+            i += 1
+            if i >= len(pattern) or pattern[i] not in ("%", "_", escape):
+                raise PlanError(f"LIKE {pattern!r}: only %, _ and the escape may be escaped")
+            out.append(_quote(pattern[i]))
+        elif c in "%_":
+            out.append(".*" if c == "%" else ".")
+        else:
+            out.append(_quote(c))
+        i += 1
+    re2 = "(?s)^" + "".join(out) + "$"
+    plain = _plain_like(pattern, escape)
+    if plain is not None:
+        compute, part = plain
+        return apply(BOOLEAN, lambda v: compute(v, part), value)
+    return apply(BOOLEAN, lambda v: pc.match_substring_regex(v, re2), value)
+
+
+def _plain_like(pattern: str, escape: str) -> tuple[Callable[..., Any], str] | None:
+    """A search that does without a regular expression: ``%x%``, ``x%``, ``%x``, ``x``."""
+    body = pattern.strip("%")
+    if escape in pattern or "_" in pattern or "%" in body:
+        return None
+    starts, ends = pattern.startswith("%"), pattern.endswith("%")
+    if not body:
+        return None
+    if starts and ends:
+        return pc.match_substring, body
+    if ends:
+        return pc.starts_with, body
+    return (pc.ends_with if starts else pc.equal), body
+
+
+def _quote(c: str) -> str:
+    return "\\" + c if c in "\\^$.|?*+()[]{}" else c
+
+
+@function("regexp_extract")
+def build_extract(
+    scope: Scope, value: Kernel, pattern: Kernel, group: Kernel | None = None
+) -> Kernel:
+    regex = pattern_of(pattern, "regexp_extract")
+    index = 1 if group is None else literal_value(group, "the group", "regexp_extract")
+    if not isinstance(index, int) or not 0 <= index <= regex.groups:
+        raise PlanError(
+            f"regexp_extract: {regex.java!r} has {regex.groups} groups, so there is no group {index}"
+        )
+    value = text(value, "regexp_extract")
+    if regex.re2 is not None and regex.groups == 0:
+        re2 = f"(?P<g>{regex.re2})"
+
+        def fast(array: pa.Array) -> pa.Array:
+            found = pc.extract_regex(array, re2).field(0)
+            return pc.if_else(pc.is_null(array), pa.scalar(None, STRING), pc.coalesce(found, ""))
+
+        return apply_arrays(STRING, fast, value)
+    search = regex.python.search
+
+    def extract(s: str) -> str:
+        match = search(s)
+        return "" if match is None else (match.group(index) or "")
+
+    return apply_arrays(STRING, each_text(extract, STRING), value)
+
+
+@function("regexp_replace")
+def build_regexp_replace(scope: Scope, value: Kernel, pattern: Kernel, new: Kernel) -> Kernel:
+    regex = pattern_of(pattern, "regexp_replace")
+    java = constant_text(new, "the replacement", "regexp_replace")
+    re2_put, python_put = replacement(java, regex.groups, "regexp_replace")
+    value = text(value, "regexp_replace")
+    # The two libraries treat a match of nothing next to a match of something differently.
+    if regex.re2 is not None and regex.python.search("") is None:
+        re2 = regex.re2
+        return apply(STRING, lambda v: pc.replace_substring_regex(v, re2, re2_put), value)
+    sub = regex.python.sub
+    return apply_arrays(STRING, each_text(lambda s: sub(python_put, s), STRING), value)
+
+
+@function("split")
+def build_split(scope: Scope, value: Kernel, pattern: Kernel, limit: Kernel | None = None) -> Kernel:
+    if limit is not None:
+        raise PlanError("split with a limit is not supported")
+    java = constant_text(pattern, "the pattern", "split")
+    kind = pa.list_(STRING)
+    value = text(value, "split")
+    if not java:
+        chars = each_text(lambda s: list(s) or [""], kind)
+        return apply_arrays(kind, chars, value)
+    tokeniser = Tokeniser.of(java)
+    if tokeniser is not None:
+        return apply_arrays(kind, tokeniser.lists, value)
+    regex = compile_pattern(java, "split")
+    finditer = regex.python.finditer
+
+    def cut(s: str) -> list[str]:
+        pieces, at = [], 0
+        for match in finditer(s):
+            start, end = match.span()
+            if end == 0:
+                continue  # Java: an empty match at the start cuts nothing
+            pieces.append(s[at:start])
+            at = end
+        pieces.append(s[at:])
+        return pieces
+
+    return apply_arrays(kind, each_text(cut, kind), value)
+
+
+@function("md5")
+def build_md5(scope: Scope, value: Kernel) -> Kernel:
+    return _digest(value, "md5", lambda b: hashlib.md5(b).hexdigest())
+
+
+@function("sha1", "sha")
+def build_sha1(scope: Scope, value: Kernel) -> Kernel:
+    return _digest(value, "sha1", lambda b: hashlib.sha1(b).hexdigest())
+
+
+@function("sha2")
+def build_sha2(scope: Scope, value: Kernel, bits: Kernel) -> Kernel:
+    size = literal_value(bits, "the number of bits", "sha2") or 256
+    if size not in (224, 256, 384, 512):
+        raise PlanError(f"sha2 takes 224, 256, 384 or 512 bits, not {size}")
+    return _digest(value, "sha2", lambda b: hashlib.new(f"sha{size}", b).hexdigest())
+
+
+@function("crc32")
+def build_crc32(scope: Scope, value: Kernel) -> Kernel:
+    return _digest(value, "crc32", zlib.crc32, pa.int64())
+
+
+def _digest(
+    value: Kernel, name: str, compute: Callable[[bytes], Any], kind: pa.DataType = STRING
+) -> Kernel:
+    if not pa.types.is_binary(value.type):
+        value = text(value, name)
+
+    def run(array: pa.Array) -> pa.Array:
+        raw = array.cast(pa.binary())
+        return pa.array([None if b is None else compute(b) for b in raw.to_pylist()], kind)
+
+    return apply_arrays(kind, run, value)
+

@@ -1,0 +1,72 @@
+"""Reading machine words out of byte buffers, the way the hash tables need it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+U64 = np.uint64
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _load64(typingctx: Any, data: Any, at: Any) -> Any:
+    """Eight bytes of ``data`` starting at ``at``, unaligned, little-endian."""
+    signature = types.uint64(data, types.int64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        array = context.make_array(sig.args[0])(context, builder, args[0])
+        pointer = builder.gep(array.data, [args[1]])
+        word = builder.bitcast(pointer, ir.PointerType(ir.IntType(64)))
+        return builder.load(word, align=1)
+
+    return signature, codegen
+
+
+@njit(nogil=True, cache=True, inline="always")
+def word_at(data: Any, at: int, length: int) -> Any:
+    """The first ``min(length, 8)`` bytes at ``at`` as one integer, the rest zero."""
+    if length >= 8:
+        return _load64(data, at)
+    if at + 8 <= data.size:
+        return _load64(data, at) & ((U64(1) << U64(8 * length)) - U64(1))
+    word = U64(0)
+    for i in range(length):
+        word |= U64(data[at + i]) << U64(8 * i)
+    return word
+
+
+@njit(nogil=True, cache=True, inline="always")
+def mix(a: Any, b: Any) -> Any:
+    """A well-spread 64-bit hash of two words."""
+    h = (a ^ (a >> U64(32))) * U64(0x9E3779B97F4A7C15)
+    h ^= (b ^ (b >> U64(29))) * U64(0xC2B2AE3D27D4EB4F)
+    h ^= h >> U64(32)
+    h *= U64(0xD6E8FEB86659FD93)
+    h ^= h >> U64(32)
+    return h
+
+
+@njit(nogil=True, cache=True)
+def hash_bytes(data: Any, at: int, length: int) -> Any:
+    """A 64-bit hash of a run of bytes."""
+    h = U64(length) * U64(0x9E3779B97F4A7C15)
+    i = 0
+    while i + 8 <= length:
+        h = mix(h, word_at(data, at + i, 8))
+        i += 8
+    if i < length:
+        h = mix(h, word_at(data, at + i, length - i))
+    return h
+
+
+@njit(nogil=True, cache=True, inline="always")
+def same_bytes(a: Any, at: int, b: Any, bt: int, length: int) -> bool:
+    """Whether two runs of bytes are equal."""
+    for i in range(length):
+        if a[at + i] != b[bt + i]:
+            return False
+    return True

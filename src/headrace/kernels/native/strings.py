@@ -1,0 +1,158 @@
+"""A hash table of byte strings: the heart of keyed work on text.
+
+A slot is four words, half a cache line: the key's first 16 bytes inline, then its length and
+group number, then a counter that word counting keeps here so that most probes touch one line.
+A key longer than 16 bytes puts its hash and its place in the arena where the bytes would be.
+
+``meta`` holds the number of groups, the bytes used of the arena and the group of null, if any. A function that runs out of
+room stops and returns where it stopped; the caller grows the table and goes on from there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from headrace.kernels.native.memory import U64, hash_bytes, mix, same_bytes, word_at
+
+INLINE = 16
+GROUPS, ARENA, NULL = 0, 1, 2
+LENGTH_SHIFT = U64(40)
+GROUP_MASK = (U64(1) << U64(40)) - U64(1)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def find_short(slots: Any, meta: Any, w0: Any, w1: Any, length: int) -> int:
+    """The slot of a key of at most 16 bytes; a new one if it was not there."""
+    mask = slots.shape[0] - 1
+    at = np.int64(mix(w0, w1 ^ U64(length)) & U64(mask))
+    tag = U64(length) << LENGTH_SHIFT
+    while True:
+        info = slots[at, 2]
+        if info == U64(0):
+            slots[at, 0] = w0
+            slots[at, 1] = w1
+            meta[GROUPS] += 1
+            slots[at, 2] = tag | U64(meta[GROUPS])
+            return at
+        if slots[at, 0] == w0 and slots[at, 1] == w1 and (info & ~GROUP_MASK) == tag:
+            return at
+        at = (at + 1) & mask
+
+
+@njit(nogil=True, cache=True)
+def find_long(slots: Any, meta: Any, arena: Any, data: Any, start: int, length: int) -> int:
+    """The slot of a key longer than 16 bytes; the arena must have room for it."""
+    mask = slots.shape[0] - 1
+    h = hash_bytes(data, start, length)
+    at = np.int64(h & U64(mask))
+    tag = U64(length) << LENGTH_SHIFT
+    while True:
+        info = slots[at, 2]
+        if info == U64(0):
+            used = meta[ARENA]
+            for i in range(length):
+                arena[used + i] = data[start + i]
+            meta[ARENA] = used + length
+            slots[at, 0] = h
+            slots[at, 1] = U64(used)
+            meta[GROUPS] += 1
+            slots[at, 2] = tag | U64(meta[GROUPS])
+            return at
+        if (
+            slots[at, 0] == h
+            and (info & ~GROUP_MASK) == tag
+            and same_bytes(arena, np.int64(slots[at, 1]), data, start, length)
+        ):
+            return at
+        at = (at + 1) & mask
+
+
+@njit(nogil=True, cache=True)
+def group_strings(
+    data: Any, offsets: Any, valid: Any, first: int, slots: Any, meta: Any, arena: Any, groups: Any
+) -> int:
+    """Write each string's group number to ``groups`` from row ``first``; where it stopped.
+
+    ``valid`` is false for a null and empty where there are none. Nulls are one group, which the
+    table itself does not hold.
+    """
+    n = offsets.size - 1
+    room = slots.shape[0] // 2
+    nulls = valid.size > 0
+    for row in range(first, n):
+        if nulls and not valid[row]:
+            if meta[NULL] < 0:
+                meta[NULL] = meta[GROUPS]
+                meta[GROUPS] += 1
+            groups[row] = meta[NULL]
+            continue
+        if meta[GROUPS] >= room:
+            return row
+        start = np.int64(offsets[row])
+        length = np.int64(offsets[row + 1]) - start
+        if length <= 16:
+            w0 = word_at(data, start, length)
+            w1 = U64(0)
+            if length > 8:
+                w1 = word_at(data, start + 8, length - 8)
+            at = find_short(slots, meta, w0, w1, length)
+        else:
+            if meta[ARENA] + length > arena.size:
+                return row
+            at = find_long(slots, meta, arena, data, start, length)
+        groups[row] = np.int64(slots[at, 2] & GROUP_MASK) - 1
+    return n
+
+
+@njit(nogil=True, cache=True)
+def grow_strings(old: Any, new: Any) -> None:
+    """Move every slot of ``old`` to the larger empty table ``new``."""
+    mask = new.shape[0] - 1
+    for i in range(old.shape[0]):
+        info = old[i, 2]
+        if info == U64(0):
+            continue
+        length = np.int64(info >> LENGTH_SHIFT)
+        if length <= 16:
+            h = mix(old[i, 0], old[i, 1] ^ U64(length))
+        else:
+            h = old[i, 0]
+        at = np.int64(h & U64(mask))
+        while new[at, 2] != U64(0):
+            at = (at + 1) & mask
+        for j in range(4):
+            new[at, j] = old[i, j]
+
+
+@njit(nogil=True, cache=True)
+def string_sizes(slots: Any, offsets: Any, counts: Any) -> None:
+    """Lengths of the keys by group into ``offsets[1:]``, and their counters into ``counts``."""
+    for i in range(slots.shape[0]):
+        info = slots[i, 2]
+        if info != U64(0):
+            group = np.int64(info & GROUP_MASK) - 1
+            offsets[group + 1] = np.int64(info >> LENGTH_SHIFT)
+            counts[group] = np.int64(slots[i, 3])
+
+
+@njit(nogil=True, cache=True)
+def string_bytes(slots: Any, arena: Any, offsets: Any, data: Any) -> None:
+    """The keys' bytes, each at its offset."""
+    for i in range(slots.shape[0]):
+        info = slots[i, 2]
+        if info == U64(0):
+            continue
+        group = np.int64(info & GROUP_MASK) - 1
+        length = np.int64(info >> LENGTH_SHIFT)
+        to = np.int64(offsets[group])
+        if length > 16:
+            source = np.int64(slots[i, 1])
+            for j in range(length):
+                data[to + j] = arena[source + j]
+            continue
+        for j in range(length):
+            word = slots[i, 0] if j < 8 else slots[i, 1]
+            data[to + j] = np.uint8((word >> U64(8 * (j & 7))) & U64(255))

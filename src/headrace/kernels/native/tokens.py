@@ -1,0 +1,173 @@
+"""Cutting text at a class of bytes, and counting the pieces without making them.
+
+``table`` maps each byte to the byte it becomes inside a token, or to ``CUT`` where it separates.
+With ``runs`` a run of separators cuts once (``[^a-z]+``), without it each one cuts (``,``).
+Pieces are Java's ``split(…, -1)``: a separator at either end leaves an empty piece there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from headrace.kernels.native.memory import U64
+from headrace.kernels.native.strings import ARENA, GROUPS, find_long, find_short
+
+CUT = 0xFFFF
+
+
+@njit(nogil=True, cache=True)
+def count_tokens(
+    data: Any,
+    offsets: Any,
+    valid: Any,
+    first: int,
+    table: Any,
+    runs: bool,
+    slots: Any,
+    meta: Any,
+    arena: Any,
+    scratch: Any,
+    empties: Any,
+) -> int:
+    """Add one to the counter of every non-empty token from row ``first``; where it stopped.
+
+    ``empties[0]`` counts the empty pieces. ``scratch`` holds a token too long for a slot while it
+    is looked up, so it is as long as the longest row.
+    """
+    n = offsets.size - 1
+    nulls = valid.size > 0
+    half = slots.shape[0] // 2
+    for row in range(first, n):
+        if nulls and not valid[row]:
+            continue
+        start = np.int64(offsets[row])
+        end = np.int64(offsets[row + 1])
+        # A row adds at most one token for two bytes: room is asked for once a row.
+        if meta[GROUPS] + ((end - start) >> 1) + 1 >= half or meta[ARENA] + end - start > arena.size:
+            return row
+        at = start
+        pieces = 0
+        tokens = 0
+        while True:
+            token = at
+            w0 = U64(0)
+            w1 = U64(0)
+            stop = min(end, at + 8)
+            shift = U64(0)
+            while at < stop:
+                c = table[data[at]]
+                if c == CUT:
+                    break
+                w0 |= U64(c) << shift
+                shift += U64(8)
+                at += 1
+            if at == token + 8 and at < end:
+                stop = min(end, at + 8)
+                shift = U64(0)
+                while at < stop:
+                    c = table[data[at]]
+                    if c == CUT:
+                        break
+                    w1 |= U64(c) << shift
+                    shift += U64(8)
+                    at += 1
+                while at < end and table[data[at]] != CUT:
+                    at += 1
+            length = at - token
+            pieces += 1
+            if length > 0:
+                tokens += 1
+                if length <= 16:
+                    slot = find_short(slots, meta, w0, w1, length)
+                else:
+                    for i in range(length):
+                        scratch[i] = table[data[token + i]]
+                    slot = find_long(slots, meta, arena, scratch, 0, length)
+                slots[slot, 3] += U64(1)
+            if at >= end:
+                break
+            at += 1
+            if runs:
+                while at < end and table[data[at]] == CUT:
+                    at += 1
+        empties[0] += pieces - tokens
+    return n
+
+
+@njit(nogil=True, cache=True)
+def measure_tokens(
+    data: Any, offsets: Any, valid: Any, table: Any, runs: bool, keep_empty: bool, sizes: Any
+) -> int:
+    """How many pieces each row has, into ``sizes``; returns the bytes they take in all."""
+    n = offsets.size - 1
+    nulls = valid.size > 0
+    total = 0
+    for row in range(n):
+        sizes[row] = 0
+        if nulls and not valid[row]:
+            continue
+        at = np.int64(offsets[row])
+        end = np.int64(offsets[row + 1])
+        pieces = 0
+        while True:
+            start = at
+            while at < end and table[data[at]] != CUT:
+                at += 1
+            total += at - start
+            if at > start or keep_empty:
+                pieces += 1
+            if at >= end:
+                break
+            at += 1
+            if runs:
+                while at < end and table[data[at]] == CUT:
+                    at += 1
+        sizes[row] = pieces
+    return total
+
+
+@njit(nogil=True, cache=True)
+def write_tokens(
+    data: Any,
+    offsets: Any,
+    valid: Any,
+    table: Any,
+    runs: bool,
+    keep_empty: bool,
+    parents: Any,
+    out_offsets: Any,
+    out: Any,
+) -> None:
+    """The pieces themselves, with the row each came from in ``parents``."""
+    n = offsets.size - 1
+    nulls = valid.size > 0
+    piece = 0
+    used = 0
+    out_offsets[0] = 0
+    for row in range(n):
+        if nulls and not valid[row]:
+            continue
+        at = np.int64(offsets[row])
+        end = np.int64(offsets[row + 1])
+        while True:
+            start = at
+            while at < end:
+                c = table[data[at]]
+                if c == CUT:
+                    break
+                out[used + at - start] = c
+                at += 1
+            if at > start or keep_empty:
+                used += at - start
+                parents[piece] = row
+                piece += 1
+                out_offsets[piece] = used
+            if at >= end:
+                break
+            at += 1
+            if runs:
+                while at < end and table[data[at]] == CUT:
+                    at += 1

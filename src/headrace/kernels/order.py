@@ -1,0 +1,54 @@
+"""Order: which row comes before which, the same on every engine.
+
+Nulls come first in ascending order and last in descending order, and NaN is above every number:
+Spark's order, which Arrow's own sort does not follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.errors import PlanError
+from headrace.kernels.expressions.kernel import numbers, validity
+from headrace.types import type_name
+
+
+def sortable(kind: pa.DataType, where: str) -> None:
+    """Refuse a type that has no order."""
+    if pa.types.is_nested(kind):
+        raise PlanError(f"{where}: a {type_name(kind)} has no order; use one of its parts")
+
+
+def order_key(array: pa.Array) -> pa.Array:
+    """A column that Arrow sorts in our order: floats become integers of the same order."""
+    if not pa.types.is_floating(array.type):
+        return array
+    values = numbers(array, array.type.to_pandas_dtype()).astype(np.float64) + 0.0
+    bits = np.where(np.isnan(values), np.nan, values).view(np.int64)
+    ranked = np.where(bits < 0, np.int64(-(2**63)) - bits - 1, bits)
+    valid = validity(array)
+    return pa.array(ranked, mask=~valid if valid.size else None)
+
+
+def sort_rows(keys: Sequence[pa.Array], descending: Sequence[bool]) -> np.ndarray[Any, Any]:
+    """Row numbers in order: a stable sort by several columns."""
+    rows = len(keys[0])
+    names = [str(i) for i in range(2 * len(keys))]
+    columns: list[pa.Array] = []
+    order: list[tuple[str, str]] = []
+    for key, down in zip(keys, descending, strict=True):
+        if key.null_count:
+            # Arrow puts nulls at one end for all keys: a flag column places them per key.
+            order.append((names[len(columns)], "descending" if not down else "ascending"))
+            columns.append(key.is_null().cast(pa.int8()))
+        order.append((names[len(columns)], "descending" if down else "ascending"))
+        columns.append(key)
+    if rows == 0:
+        return np.zeros(0, np.int64)
+    table = pa.Table.from_arrays(columns, names=names[: len(columns)])
+    return np.asarray(pc.sort_indices(table, sort_keys=order)).astype(np.int64)

@@ -1,0 +1,104 @@
+"""Cutting text into tokens at a class of characters, on the Arrow buffers themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.kernels.expressions.kernel import validity
+from headrace.kernels.native import tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The buffers of a string array as native code takes them."""
+
+    data: np.ndarray[Any, Any]
+    offsets: np.ndarray[Any, Any]
+    valid: np.ndarray[Any, Any]
+
+    @staticmethod
+    def of(array: pa.Array) -> Text:
+        _, offsets, data = array.buffers()
+        if len(array) == 0 or offsets is None:
+            return Text(_NO_BYTES, np.zeros(1, np.int32), validity(array))
+        places = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4)
+        raw = _NO_BYTES if data is None or data.size == 0 else np.frombuffer(data, np.uint8)
+        return Text(raw, places, validity(array))
+
+    @property
+    def is_ascii(self) -> bool:
+        """Whether every byte of the rows is below 128."""
+        part = self.data[self.offsets[0] : self.offsets[-1]]
+        return part.size == 0 or int(part.max()) < 128
+
+
+_NO_BYTES = np.zeros(0, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokeniser:
+    """Cuts at bytes of a class; ``table`` and ``runs`` are as native/tokens.py has them."""
+
+    table: np.ndarray[Any, Any]
+    runs: bool
+
+    @staticmethod
+    def of(pattern: str, lower: bool = False) -> Tokeniser | None:
+        """For a Java pattern that is one class of characters; None for any other.
+
+        With ``lower`` the text is lower-cased on the way, which is right for ASCII text only.
+        """
+        return _tokeniser(pattern, lower)
+
+    def lists(self, array: pa.Array) -> pa.Array:
+        """Each string's pieces as a list, the empty ones too."""
+        text = Text.of(array)
+        sizes, pieces, _ = self._cut(text, keep_empty=True)
+        offsets = np.zeros(len(array) + 1, np.int32)
+        np.cumsum(sizes, out=offsets[1:])
+        mask = None if not text.valid.size else pa.array(~text.valid)
+        return pa.ListArray.from_arrays(pa.array(offsets), pieces, mask=mask)
+
+    def pieces(self, array: pa.Array, keep_empty: bool) -> tuple[pa.Array, np.ndarray[Any, Any]]:
+        """All pieces in order, and the row each came from."""
+        _, pieces, parents = self._cut(Text.of(array), keep_empty)
+        return pieces, parents
+
+    def _cut(self, text: Text, keep_empty: bool) -> tuple[Any, pa.Array, Any]:
+        sizes = np.empty(text.offsets.size - 1, np.int32)
+        total = tokens.measure_tokens(
+            text.data, text.offsets, text.valid, self.table, self.runs, keep_empty, sizes
+        )
+        count = int(sizes.sum())
+        parents = np.empty(count, np.int64)
+        offsets = np.zeros(count + 1, np.int32)
+        out = np.empty(total, np.uint8)
+        tokens.write_tokens(
+            text.data, text.offsets, text.valid, self.table, self.runs, keep_empty, parents,
+            offsets, out,
+        )
+        pieces = pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(out))
+        return sizes, pieces, parents
+
+
+@lru_cache(maxsize=256)
+def _tokeniser(pattern: str, lower: bool) -> Tokeniser | None:
+    from headrace.kernels.expressions.patterns import byte_class
+
+    found = byte_class(pattern)
+    if found is None:
+        return None
+    cut, runs = found
+    table = np.arange(256, dtype=np.uint16)
+    if lower:
+        table[ord("A") : ord("Z") + 1] += 32
+    for byte in range(256):
+        # A letter is lower-cased before it is asked whether it separates.
+        if int(table[byte]) in cut:
+            table[byte] = tokens.CUT
+    return Tokeniser(table, runs)
