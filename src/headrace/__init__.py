@@ -1,0 +1,121 @@
+"""Headrace: one streaming pipeline in Python, on Spark or on one machine, with the same answer.
+
+>>> import headrace as hr
+>>> from headrace import col
+>>> counts = (
+...     hr.from_items([{"line": "to be or not to be"}])
+...     .flat_map(col("line").lower().split(r"\\W+"), name="word")
+...     .group_by("word").agg(n=hr.count())
+... )
+>>> counts
+Stream(word: string, n: bigint)
+"""
+
+from headrace.aggregates import (
+    aggregate,
+    approx_distinct,
+    collect,
+    count,
+    count_distinct,
+    first,
+    last,
+    max,
+    mean,
+    min,
+    std,
+    sum,
+    top_k,
+    var,
+)
+from headrace.errors import (
+    BadRecord,
+    EngineError,
+    ExpressionError,
+    HeadraceError,
+    PlanError,
+    StepError,
+)
+from headrace.expressions import (
+    Expr,
+    array,
+    call,
+    coalesce,
+    col,
+    concat,
+    greatest,
+    hash_of,
+    least,
+    lit,
+    sql,
+    struct,
+    when,
+)
+from headrace.read import (
+    from_arrow,
+    from_items,
+    from_pandas,
+    from_polars,
+    from_source,
+    from_spark,
+    generate,
+    read,
+    read_csv,
+    read_json,
+    read_parquet,
+    read_text,
+)
+from headrace.spark.engine import Spark
+from headrace.stream import KeyedStream, Stream
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BadRecord",
+    "EngineError",
+    "Expr",
+    "ExpressionError",
+    "HeadraceError",
+    "KeyedStream",
+    "PlanError",
+    "Spark",
+    "StepError",
+    "Stream",
+    "aggregate",
+    "approx_distinct",
+    "array",
+    "call",
+    "coalesce",
+    "col",
+    "collect",
+    "concat",
+    "count",
+    "count_distinct",
+    "first",
+    "from_arrow",
+    "from_items",
+    "from_pandas",
+    "from_polars",
+    "from_source",
+    "from_spark",
+    "generate",
+    "greatest",
+    "hash_of",
+    "last",
+    "least",
+    "lit",
+    "max",
+    "mean",
+    "min",
+    "read",
+    "read_csv",
+    "read_json",
+    "read_parquet",
+    "read_text",
+    "sql",
+    "std",
+    "struct",
+    "sum",
+    "top_k",
+    "var",
+    "when",
+]

@@ -1,0 +1,34 @@
+"""Tables and progress on a terminal."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+
+from headrace.types import type_name
+
+
+def print_table(table: pa.Table, more: bool = False, console: Console | None = None) -> None:
+    """Print a table's rows, numbers to the right."""
+    console = console or Console()
+    shown = Table(show_edge=False, pad_edge=False)
+    for field in table.schema:
+        number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+        shown.add_column(
+            f"{field.name}\n[dim]{type_name(field.type)}[/dim]",
+            justify="right" if number else "left",
+            overflow="fold",
+        )
+    for row in table.to_pylist():
+        shown.add_row(*(_cell(row[name]) for name in table.schema.names))
+    console.print(shown)
+    if more:
+        console.print(f"[dim]the first {table.num_rows} records; there are more[/dim]")
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "[dim]null[/dim]"
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text.replace("[", "\\[")

@@ -1,0 +1,57 @@
+"""Engines by name: what ``on=`` takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from headrace.errors import PlanError, nearest
+from headrace.io.sink import Sink
+from headrace.plan.nodes import Node
+from headrace.plan.stages import Stage
+
+NAMES = ("spark",)
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Something that runs a plan."""
+
+    name: str
+
+    def collect(self, node: Node) -> pa.Table:
+        """All records, in order."""
+
+    def bundles(self, node: Node) -> Iterator[pa.RecordBatch]:
+        """The records, a bundle at a time, in order, without holding them all."""
+
+    def write(self, node: Node, sink: Sink) -> None:
+        """The records into a sink, committed once all are there."""
+
+    def run(self, node: Node) -> None:
+        """Run for the effect of its functions alone."""
+
+    def where(self, stage: Stage) -> list[str]:
+        """Where the head of a stage and each of its steps run, in a few words."""
+
+
+def resolve(on: Any = None) -> Engine:
+    """The engine that ``on`` names: a name, an engine, or a SparkSession."""
+    if on is None:
+        on = os.environ.get("HEADRACE_ENGINE") or "spark"
+    if isinstance(on, str):
+        if on == "spark":
+            from headrace.spark.engine import Spark
+
+            return Spark()
+        raise PlanError(f"there is no engine '{on}'{nearest(on, NAMES)}")
+    if type(on).__module__.startswith("pyspark.") and type(on).__name__ == "SparkSession":
+        from headrace.spark.engine import Spark
+
+        return Spark(session=on)
+    if isinstance(on, Engine):
+        return on
+    raise PlanError(f"on={on!r} is not an engine; use 'spark', hr.Spark(…) or a SparkSession")

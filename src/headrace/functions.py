@@ -1,0 +1,192 @@
+"""People's Python functions as steps: what they return, and how they reduce and fold."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.aggregates import Aggregate, UserAggregate
+from headrace.errors import PlanError
+from headrace.expressions import col
+from headrace.io.memory import infer_schema
+from headrace.kernels.rows import VALUE, record_values, failure, row_class, rows_of
+from headrace.types import record_fields, to_schema, to_type
+
+Sample = Callable[[], pa.RecordBatch | None]
+"""Asks for some records as they reach the function; None where that would need a run."""
+
+
+def annotated(function: Callable[..., Any]) -> Any:
+    """The type a function says it returns; None if it does not say."""
+    target = function.func if isinstance(function, functools.partial) else function
+    if not hasattr(target, "__annotations__") and callable(target):
+        target = type(target).__call__
+    try:
+        said = typing.get_type_hints(target).get("return")
+    except (NameError, TypeError):
+        return None
+    return None if said in (None, typing.Any, type(None), dict, list, tuple) else said
+
+
+def element_type(said: Any) -> Any:
+    """What an annotation such as ``Iterator[Word]`` or ``list[Word]`` yields."""
+    arguments = typing.get_args(said)
+    return arguments[0] if arguments and typing.get_origin(said) is not dict else None
+
+
+def as_schema(kind: Any, name: str = VALUE) -> pa.Schema:
+    """The columns of a returned type: a record's fields, or one column for a plain value."""
+    if record_fields(kind) is not None or isinstance(kind, (pa.Schema, dict)):
+        return to_schema(kind)
+    return pa.schema([pa.field(name, to_type(kind))])
+
+
+def returned_schema(
+    function: Callable[..., Any], schema: Any, sample: Sample, where: str, *, many: bool
+) -> pa.Schema:
+    """The columns a function gives: as told, as annotated, or as an example run shows."""
+    if schema is not None:
+        return as_schema(schema)
+    said = annotated(function)
+    if many and said is not None:
+        said = element_type(said)
+    if said is not None and said not in (dict, tuple):
+        return as_schema(said)
+    results: list[Any] = []
+    for row in example_rows(sample, where):
+        try:
+            result = function(row)
+            results.extend(result) if many else results.append(result)
+        except Exception as error:
+            raise PlanError(f"{failure(where, error, row)}") from error
+    return infer_schema(results, where)
+
+
+def returned_type(function: Callable[..., Any], sample: Sample, where: str) -> pa.DataType:
+    """The type of the value a function gives for a record."""
+    said = annotated(function)
+    if said is not None:
+        return to_type(said)
+    found = returned_schema(function, None, sample, where, many=False)
+    return found.field(0).type if found.names == [VALUE] else pa.struct(list(found))
+
+
+def batch_schema(
+    function: Callable[..., Any], schema: Any, sample: Sample, where: str
+) -> pa.Schema:
+    """The columns a function of a bundle gives."""
+    if schema is not None:
+        return to_schema(schema)
+    batch = sample()
+    if batch is None or batch.num_rows == 0:
+        raise PlanError(_NO_EXAMPLE.format(where=where))
+    try:
+        result = function(batch)
+        table = pa.Table.from_batches([result]) if isinstance(result, pa.RecordBatch) else pa.table(
+            result
+        )
+    except Exception as error:
+        raise PlanError(f"{failure(where, error, None, 'an example bundle')}") from error
+    return to_schema(table.schema)
+
+
+_NO_EXAMPLE = (
+    "{where}: the columns it returns are not known, and there are no records here to try it on; "
+    "annotate what it returns (-> int, -> a dataclass), or pass schema={{'x': 'bigint'}}"
+)
+
+
+def example_rows(sample: Sample, where: str) -> list[Any]:
+    """Some records to try a function on."""
+    batch = sample()
+    if batch is None or batch.num_rows == 0:
+        raise PlanError(_NO_EXAMPLE.format(where=where))
+    return list(rows_of(batch))
+
+
+def with_value(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """A function of a record that gives the record with one more field."""
+    plain = list(names) == [VALUE]
+
+    def extend(row: Any) -> tuple[Any, ...]:
+        return (row, function(row)) if plain else (*row, function(row))
+
+    extend.__name__ = getattr(function, "__name__", "function")
+    return extend
+
+
+def _guarded(function: Callable[..., Any], label: str) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception as error:
+            raise failure(label, error, args[-1]) from error
+
+    return run
+
+
+def reduction(function: Callable[..., Any], schema: pa.Schema, label: str) -> Aggregate:
+    """``reduce``: records joined two by two, in input order."""
+    names = tuple(schema.names)
+    guarded = _guarded(function, label)
+
+    def record(result: Any) -> Any:
+        return result if names == (VALUE,) else row_class(names)(*record_values(result, list(names)))
+
+    def partial(*columns: pa.Array) -> Any:
+        batch = pa.RecordBatch.from_arrays(list(columns), schema=schema)
+        return functools.reduce(lambda a, b: record(guarded(a, b)), rows_of(batch))
+
+    def merge(a: Any, b: Any) -> Any:
+        return record(guarded(a, b))
+
+    def finish(state: Any) -> Any:
+        return state if names == (VALUE,) else state.asdict()
+
+    returns = schema.field(0).type if names == (VALUE,) else pa.struct(list(schema))
+    user = UserAggregate("reduce", partial, merge, finish, returns)
+    return Aggregate("user", tuple(col(n).tree for n in names), user=user)
+
+
+def folding(
+    initial: Any,
+    function: Callable[..., Any],
+    merge: Callable[..., Any] | None,
+    returns: Any,
+    schema: pa.Schema,
+    label: str,
+) -> Aggregate:
+    """``fold``: a state taken through the records in input order.
+
+    Without ``merge`` two states cannot be joined, so the records of a group are first brought
+    together and then folded one by one.
+    """
+    names = tuple(schema.names)
+    guarded = _guarded(function, label)
+    if returns is None:
+        returns = annotated(function)
+    if returns is None:
+        try:
+            returns = pa.scalar(initial).type
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            returns = pa.null()
+        if pa.types.is_null(returns):
+            raise PlanError(f"{label}: the type of the state is not known; pass returns='bigint'")
+
+    def rows(columns: tuple[pa.Array, ...]) -> Any:
+        return rows_of(pa.RecordBatch.from_arrays(list(columns), schema=schema))
+
+    def run(records: Any) -> Any:
+        return functools.reduce(guarded, records, copy.deepcopy(initial))
+
+    if merge is None:
+        user = UserAggregate("fold", lambda *c: list(rows(c)), lambda a, b: a + b, run, returns)
+    else:
+        user = UserAggregate("fold", lambda *c: run(rows(c)), _guarded(merge, label),
+                             lambda state: state, returns)
+    return Aggregate("user", tuple(col(n).tree for n in names), user=user)

@@ -1,0 +1,231 @@
+"""Files by path, glob or URI; byte ranges of them that begin and end at a line."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import fs
+
+from headrace.errors import PlanError, nearest
+from headrace.kernels.native.lines import count_lines
+
+BLOCK = 4 << 20
+"""Bytes read from a file at a time: the unit that becomes a bundle or a few."""
+_MIN_SPLIT, _MAX_SPLIT = 4 << 20, 128 << 20
+_COMPRESSED = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2"}
+
+
+@dataclass(frozen=True)
+class File:
+    """A file and its size. ``path`` is local, or a URI such as ``s3://bucket/key``."""
+
+    path: str
+    size: int
+
+    @property
+    def compression(self) -> str | None:
+        return _COMPRESSED.get(Path(self.path).suffix.lower())
+
+    def open(self) -> Any:
+        """The file's bytes, decompressed, as a stream."""
+        system, path = filesystem(self.path)
+        if self.compression is None:
+            return system.open_input_file(path)
+        return system.open_input_stream(path, compression=self.compression)
+
+
+def filesystem(path: str) -> tuple[Any, str]:
+    """The file system of a path or URI, and the path within it."""
+    scheme, mark, rest = path.partition("://")
+    if not mark:
+        return _LOCAL, os.path.abspath(path)
+    if scheme == "file":
+        return _LOCAL, rest
+    system, inside = fs.FileSystem.from_uri(path)
+    return system, inside
+
+
+_LOCAL = fs.LocalFileSystem()
+
+
+def find_files(where: Any, what: str) -> list[File]:
+    """The files of a path, glob, folder, URI, or list of these, in a fixed order."""
+    paths = [where] if isinstance(where, (str, os.PathLike)) else list(where)
+    found: list[File] = []
+    for path in paths:
+        found.extend(_expand(os.fspath(path), what))
+    if not found:
+        raise PlanError(f"{what}: no path was given")
+    return found
+
+
+def _expand(path: str, what: str) -> list[File]:
+    system, inside = filesystem(path)
+    if any(c in inside for c in "*?["):
+        if system is not _LOCAL:
+            raise PlanError(f"{what}: a glob in {path!r} works on local files only; name a folder")
+        matches = sorted(m for m in glob.glob(inside, recursive=True) if os.path.isfile(m))
+        if not matches:
+            raise PlanError(f"{what}: no file matches {path!r}")
+        return [File(m, os.path.getsize(m)) for m in matches]
+    info = system.get_file_info(inside)
+    if info.type == fs.FileType.NotFound:
+        folder = Path(inside).parent
+        names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+        hint = nearest(Path(inside).name, names) if names else ""
+        hint = hint if "mean" in hint else "; check the path"
+        raise PlanError(f"{what}: there is no file {path!r}{hint}")
+    if info.type == fs.FileType.Directory:
+        selector = fs.FileSelector(inside, recursive=True)
+        files = [
+            f
+            for f in system.get_file_info(selector)
+            if f.type == fs.FileType.File and not _hidden(f.path, inside)
+        ]
+        if not files:
+            raise PlanError(f"{what}: the folder {path!r} has no files")
+        prefix = "" if system is _LOCAL else path.partition("://")[0] + "://"
+        return [File(prefix + f.path, f.size) for f in sorted(files, key=lambda f: f.path)]
+    return [File(inside if system is _LOCAL else path, info.size)]
+
+
+def _hidden(path: str, root: str) -> bool:
+    """Spark's rule, and ours: names that begin with ``_`` or ``.`` are not data."""
+    inside = path[len(root) :].strip("/")
+    return any(part[:1] in ("_", ".") for part in inside.split("/"))
+
+
+@dataclass(frozen=True)
+class Range:
+    """The lines of a file that begin in ``[start, end)``."""
+
+    file: File
+    start: int
+    end: int
+
+    @property
+    def whole(self) -> bool:
+        return self.start == 0 and self.end >= self.file.size
+
+
+def ranges(files: Sequence[File], parallelism: int, splittable: bool = True) -> list[Range]:
+    """Files cut so that every core has work, and no task is large."""
+    total = sum(f.size for f in files)
+    size = min(_MAX_SPLIT, max(_MIN_SPLIT, -(-total // max(1, 2 * parallelism))))
+    out: list[Range] = []
+    for file in files:
+        pieces = 1
+        if splittable and file.compression is None and file.size > size:
+            pieces = -(-file.size // size)
+        edges = [file.size * i // pieces for i in range(pieces + 1)]
+        out.extend(Range(file, a, b) for a, b in zip(edges, edges[1:], strict=False))
+    return out
+
+
+def blocks(part: Range) -> Iterator[pa.Buffer]:
+    """Whole lines of a range, a few megabytes at a time; the last line may lack its end.
+
+    A line belongs to the range it begins in, so a range skips the line that runs into it and
+    finishes the line that runs out of it.
+    """
+    stream = part.file.open()
+    with stream:
+        if part.file.compression is not None:
+            yield from _stream_blocks(stream)
+            return
+        position = part.start
+        if position > 0:
+            position = _next_line(stream, part.start - 1, part.file.size)
+        while position < part.end:
+            stop = min(part.end, position + BLOCK)
+            stream.seek(position)
+            buffer = stream.read_buffer(stop - position)
+            if buffer.size == 0:
+                return
+            if stop < part.end:
+                cut = _last_line_end(buffer)
+                if cut < 0:  # a line longer than a block
+                    end = _next_line(stream, stop - 1, part.file.size)
+                    stream.seek(position)
+                    buffer = stream.read_buffer(end - position)
+                    position = end
+                else:
+                    buffer = buffer.slice(0, cut)
+                    position += cut
+            else:
+                end = _next_line(stream, stop - 1, part.file.size)
+                if end > stop:
+                    stream.seek(position)
+                    buffer = stream.read_buffer(end - position)
+                position = end
+            yield buffer
+
+
+def _next_line(stream: Any, at: int, size: int) -> int:
+    """Where the line after the first line end at or after ``at`` begins."""
+    while at < size:
+        stream.seek(at)
+        data = stream.read(64 << 10)
+        if not data:
+            break
+        found = data.find(b"\n")
+        if found >= 0:
+            return int(at + found + 1)
+        at += len(data)
+    return size
+
+
+def _last_line_end(buffer: pa.Buffer) -> int:
+    """The length of the buffer up to and with its last line end; -1 if it has none."""
+    view = memoryview(buffer)
+    step = 64 << 10
+    end = len(view)
+    while end > 0:
+        start = max(0, end - step)
+        found = bytes(view[start:end]).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return -1
+
+
+def _stream_blocks(stream: Any) -> Iterator[pa.Buffer]:
+    rest = b""
+    while True:
+        data = stream.read(BLOCK)
+        if not data:
+            break
+        data = rest + data
+        cut = data.rfind(b"\n") + 1
+        if cut:
+            yield pa.py_buffer(data[:cut])
+        rest = data[cut:]
+    if rest:
+        yield pa.py_buffer(rest)
+
+
+def lines_before(part: Range) -> int:
+    """How many lines of the file come before the range's first.
+
+    Only asked for when a record is bad, for it reads the file up to there.
+    """
+    if part.start == 0:
+        return 0
+    lines = 0
+    with part.file.open() as stream:
+        left = _next_line(stream, part.start - 1, part.file.size)
+        stream.seek(0)
+        while left > 0:
+            data = stream.read(min(BLOCK, left))
+            if not data:
+                break
+            lines += count_lines(np.frombuffer(data, np.uint8))
+            left -= len(data)
+    return lines

@@ -1,0 +1,189 @@
+"""Records that are already in memory, and records a function makes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import PlanError, StepError
+from headrace.io.source import BUNDLE_ROWS, Split
+from headrace.kernels.rows import VALUE, failure, pack_rows
+from headrace.types import normal_batch, normal_schema
+
+
+@dataclass(frozen=True, eq=False)
+class TableSource:
+    """An Arrow table."""
+
+    table: pa.Table
+
+    @staticmethod
+    def of(data: Any) -> TableSource:
+        """Anything Arrow can take: a table, a batch, a pandas or Polars frame."""
+        if isinstance(data, pa.RecordBatch):
+            data = pa.Table.from_batches([data])
+        elif not isinstance(data, pa.Table):
+            if hasattr(data, "__arrow_c_stream__"):
+                data = pa.table(data)
+            elif type(data).__module__.split(".")[0] == "pandas":
+                data = pa.Table.from_pandas(data, preserve_index=False)
+            else:
+                raise PlanError(
+                    f"a {type(data).__name__} is not Arrow data; give a pyarrow, pandas or Polars "
+                    "table, or use from_items for a list of records"
+                )
+        schema = normal_schema(data.schema)
+        batches = [normal_batch(b, schema) for b in data.to_batches()]
+        return TableSource(pa.Table.from_batches(batches, schema))
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.table.schema
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.table.nbytes)
+
+    def splits(self, parallelism: int) -> list[Split]:
+        rows = self.table.num_rows
+        count = max(1, min(2 * parallelism, rows // 1024 + 1))
+        edges = [rows * i // count for i in range(count + 1)]
+        return [
+            TableSplit(self.table.slice(a, b - a)) for a, b in zip(edges, edges[1:], strict=False)
+        ]
+
+    def __str__(self) -> str:
+        return f"a table of {self.table.num_rows:,} records"
+
+
+@dataclass(frozen=True, eq=False)
+class TableSplit:
+    """Some rows of a table."""
+
+    table: pa.Table
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        names = [n for n in self.table.schema.names if n in columns]
+        yield from self.table.select(names).to_batches(max_chunksize=BUNDLE_ROWS)
+
+    def __reduce__(self) -> Any:
+        # A slice pickles as the whole table; Arrow's stream format writes just the slice.
+        stream = pa.BufferOutputStream()
+        with pa.ipc.new_stream(stream, self.table.schema) as writer:
+            writer.write_table(self.table)
+        return _read_split, (stream.getvalue().to_pybytes(),)
+
+
+def _read_split(data: bytes) -> TableSplit:
+    return TableSplit(pa.ipc.open_stream(pa.py_buffer(data)).read_all())
+
+
+def infer_schema(examples: Sequence[Any], where: str) -> pa.Schema:
+    """The columns of some records: dicts, dataclasses, named tuples, or plain values."""
+    import dataclasses
+
+    known = [e for e in examples if e is not None]
+    if not known:
+        raise PlanError(
+            f"{where}: there is no record to learn the columns from; pass schema={{'x': 'bigint'}}"
+        )
+    first = known[0]
+    if isinstance(first, dict):
+        names = list(dict.fromkeys(n for e in known for n in e))
+        columns = {n: [e.get(n) for e in known] for n in names}
+    elif dataclasses.is_dataclass(first):
+        names = [f.name for f in dataclasses.fields(first)]
+        columns = {n: [getattr(e, n) for e in known] for n in names}
+    elif isinstance(first, tuple) and hasattr(first, "_fields"):
+        names = list(getattr(first, "_names", first._fields))
+        columns = {n: [e[i] for e in known] for i, n in enumerate(names)}
+    elif isinstance(first, tuple):
+        raise PlanError(
+            f"{where}: a plain tuple has no names for its fields; return a dict or a dataclass, "
+            "or pass schema="
+        )
+    else:
+        columns = {VALUE: list(examples)}
+    fields = []
+    for name, values in columns.items():
+        try:
+            kind = pa.array(values).type
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise PlanError(f"{where}: the values of '{name}' are of several types: {error}") from None
+        if pa.types.is_null(kind):
+            raise PlanError(f"{where}: '{name}' is null in every example; pass schema=")
+        fields.append(pa.field(str(name), kind))
+    return normal_schema(pa.schema(fields))
+
+
+def table_of(items: Iterable[Any], schema: pa.Schema | None, where: str) -> pa.Table:
+    """A table of records; a long or lazy iterable is taken in bundle by bundle."""
+    iterator = iter(items)
+    head = list(itertools.islice(iterator, BUNDLE_ROWS))
+    if schema is None:
+        schema = infer_schema(head, where)
+    batches = []
+    while head:
+        try:
+            batches.append(pack_rows(head, schema))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise PlanError(f"{where}: a record does not fit the columns: {error}") from None
+        head = list(itertools.islice(iterator, BUNDLE_ROWS))
+    return pa.Table.from_batches(batches, schema)
+
+
+@dataclass(frozen=True, eq=False)
+class GeneratedSource:
+    """Records that a function makes in parallel (RStream's parallel source, §III-A)."""
+
+    function: Callable[[int, int], Iterable[Any]]
+    count: int
+    schema: pa.Schema
+
+    def splits(self, parallelism: int) -> list[Split]:
+        return [
+            GeneratedSplit(self.function, rank, self.count, self.schema)
+            for rank in range(self.count)
+        ]
+
+    def __str__(self) -> str:
+        from headrace.plan.nodes import function_name
+
+        return f"{function_name(self.function)} in {self.count} splits"
+
+
+@dataclass(frozen=True, eq=False)
+class GeneratedSplit:
+    """What the function makes for one rank: records, or whole Arrow bundles."""
+
+    function: Callable[[int, int], Iterable[Any]]
+    rank: int
+    size: int
+    schema: pa.Schema
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        label = f"step 1, generate (split {self.rank} of {self.size})"
+        pending: list[Any] = []
+        try:
+            for item in self.function(self.rank, self.size):
+                if isinstance(item, (pa.RecordBatch, pa.Table)):
+                    table = pa.Table.from_batches([item]) if isinstance(item, pa.RecordBatch) else item
+                    for batch in table.to_batches(max_chunksize=BUNDLE_ROWS):
+                        yield normal_batch(batch, self.schema)
+                    continue
+                pending.append(item)
+                if len(pending) >= 16 * 1024:
+                    yield pack_rows(pending, self.schema)
+                    pending = []
+            if pending:
+                yield pack_rows(pending, self.schema)
+        except StepError:
+            raise
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            raise failure(label, error, pending[-1] if pending else None, "the record after") from error

@@ -1,0 +1,112 @@
+"""Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.errors import BadRecord, PlanError
+from headrace.io.files import File, filesystem, find_files
+from headrace.io.sink import FileSink
+from headrace.io.source import BUNDLE_ROWS, Split
+from headrace.io.text import describe_files
+from headrace.types import normal_batch, normal_schema
+
+
+@dataclass(frozen=True)
+class ParquetSource:
+    """Parquet files with the same columns, read row group by row group."""
+
+    files: tuple[File, ...]
+    schema: pa.Schema
+    groups: tuple[tuple[int, int, int], ...]
+    """Every row group: its file, its number, its bytes."""
+
+    @staticmethod
+    def open(path: Any) -> ParquetSource:
+        files = tuple(find_files(path, "read_parquet"))
+        groups: list[tuple[int, int, int]] = []
+        schema: pa.Schema | None = None
+        for index, file in enumerate(files):
+            try:
+                with _open(file) as parquet:
+                    mine = normal_schema(parquet.schema_arrow)
+                    meta = parquet.metadata
+            except pa.ArrowInvalid as error:
+                raise PlanError(f"read_parquet: {file.path!r} is not Parquet: {error}") from None
+            if schema is None:
+                schema = mine
+            elif not schema.equals(mine):
+                raise PlanError(
+                    f"read_parquet: {file.path!r} has other columns than {files[0].path!r} "
+                    f"({', '.join(mine.names)}); read them apart"
+                )
+            groups.extend(
+                (index, g, meta.row_group(g).total_byte_size) for g in range(meta.num_row_groups)
+            )
+        assert schema is not None
+        return ParquetSource(files, schema, tuple(groups))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(size for _, _, size in self.groups)
+
+    def splits(self, parallelism: int) -> list[Split]:
+        """Row groups in order, put together so that each split has about as many bytes."""
+        target = max(4 << 20, min(128 << 20, self.nbytes // max(1, 2 * parallelism)))
+        splits: list[Split] = []
+        pending: list[int] = []
+        size = 0
+        for i, (file, group, nbytes) in enumerate(self.groups):
+            pending.append(group)
+            size += nbytes
+            last = i + 1 == len(self.groups) or self.groups[i + 1][0] != file
+            if last or size >= target:
+                splits.append(ParquetSplit(self.files[file], tuple(pending), self.schema))
+                pending, size = [], 0
+        return splits
+
+    def __str__(self) -> str:
+        return describe_files("parquet", self.files)
+
+
+def _open(file: File) -> Any:
+    system, path = filesystem(file.path)
+    return pq.ParquetFile(path, filesystem=system, pre_buffer=False)
+
+
+@dataclass(frozen=True)
+class ParquetSplit:
+    """Some row groups of one file."""
+
+    file: File
+    groups: tuple[int, ...]
+    schema: pa.Schema
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        wanted = pa.schema([f for f in self.schema if f.name in columns])
+        try:
+            with _open(self.file) as parquet:
+                for batch in parquet.iter_batches(
+                    batch_size=BUNDLE_ROWS,
+                    row_groups=list(self.groups),
+                    columns=wanted.names,
+                    use_threads=False,
+                ):
+                    yield normal_batch(batch, wanted)
+        except OSError as error:
+            raise BadRecord(f"{self.file.path}: {error}") from None
+
+
+class ParquetSink(FileSink):
+    """Parquet files, compressed with zstd unless ``compression`` says otherwise."""
+
+    suffix = ".parquet"
+
+    def encoder(self, file: Any, schema: pa.Schema) -> Any:
+        options = {"compression": "zstd", **self.options}
+        return pq.ParquetWriter(file, schema, **options)

@@ -1,0 +1,158 @@
+"""What a sink is, and the sinks that write files.
+
+A sink opens a writer for each task; a writer takes bundles and, when it closes, says what it
+wrote. When every task has succeeded the sink commits all that was said, and only then do readers
+see anything: a task that fails or runs twice leaves nothing behind. This is a whole sink:
+
+    class Memory:
+        kept = []
+
+        def check(self, schema): ...
+        def open(self, schema, task): return MemoryWriter()
+        def commit(self, messages): Memory.kept.extend(messages)
+        def abort(self): ...
+
+    class MemoryWriter:
+        def __init__(self): self.batches = []
+        def write(self, batch): self.batches.append(batch)
+        def close(self): return self.batches
+
+``stream.write_to(Memory())`` writes to it. Name the class in the entry-point group
+``headrace.sinks`` of your package, and ``stream.write("memory")`` finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import pyarrow as pa
+from pyarrow import fs
+
+from headrace.errors import PlanError
+from headrace.io.files import filesystem
+
+
+class Writer(Protocol):
+    """One task's part of the output."""
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take a bundle."""
+
+    def close(self) -> Any:
+        """Finish, and return a picklable message for ``commit``; None if nothing was written."""
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Where records go. It is picklable, and travels to the workers."""
+
+    def check(self, schema: pa.Schema) -> None:
+        """Refuse columns it cannot write, while the pipeline is being built."""
+
+    def open(self, schema: pa.Schema, task: str) -> Writer:
+        """A writer for one task; ``task`` is different for every attempt of every task."""
+
+    def commit(self, messages: list[Any]) -> None:
+        """Make visible what the writers said they wrote."""
+
+    def abort(self) -> None:
+        """Remove what was written; the job failed."""
+
+
+@dataclass
+class FileSink:
+    """A folder of files, one for each task, moved into place when all are done.
+
+    ``mode`` is ``error`` (refuse a folder that has files), ``overwrite`` or ``append``.
+    """
+
+    path: str
+    mode: str = "error"
+    options: dict[str, Any] = field(default_factory=dict)
+    run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    suffix: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        self.path = os.fspath(self.path)
+        if self.mode not in ("error", "overwrite", "append"):
+            raise PlanError(
+                f"mode={self.mode!r} is not a way to write; use 'error', 'overwrite' or 'append'"
+            )
+        system, root = filesystem(self.path)
+        if self.mode == "error" and _files(system, root):
+            raise PlanError(
+                f"{self.path!r} already has files; write elsewhere, or pass "
+                "mode='overwrite' or mode='append'"
+            )
+        info = system.get_file_info(root)
+        if info.type == fs.FileType.File:
+            raise PlanError(f"{self.path!r} is a file; output is a folder of files")
+
+    def check(self, schema: pa.Schema) -> None:
+        """Every type can be written unless a format says otherwise."""
+
+    def encoder(self, file: Any, schema: pa.Schema) -> Any:
+        """What writes bundles to an open file: ``write_batch`` and ``close``. Formats have it."""
+        raise TypeError(f"{type(self).__name__} does not say how it writes")
+
+    @property
+    def _staging(self) -> str:
+        return f"{filesystem(self.path)[1]}/_temporary-{self.run}"
+
+    def open(self, schema: pa.Schema, task: str) -> Writer:
+        return _FileWriter(self, schema, f"part-{task}{self.suffix}")
+
+    def commit(self, messages: list[Any]) -> None:
+        system, root = filesystem(self.path)
+        old = _files(system, root) if self.mode == "overwrite" else []
+        system.create_dir(root, recursive=True)
+        for number, name in enumerate(sorted(m for m in messages if m is not None)):
+            final = f"part-{number:05d}-{self.run}{self.suffix}"
+            system.move(f"{self._staging}/{name}", f"{root}/{final}")
+        for path in old:
+            system.delete_file(path)
+        self.abort()
+        with system.open_output_stream(f"{root}/_SUCCESS") as mark:
+            mark.write(b"")
+
+    def abort(self) -> None:
+        system, _ = filesystem(self.path)
+        with contextlib.suppress(FileNotFoundError):
+            system.delete_dir(self._staging)
+
+
+class _FileWriter:
+    """Writes one file, opened when the first bundle comes."""
+
+    def __init__(self, sink: FileSink, schema: pa.Schema, name: str) -> None:
+        self.sink, self.schema, self.name = sink, schema, name
+        self.file: Any = None
+        self.encoder: Any = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows == 0:
+            return
+        if self.encoder is None:
+            system, _ = filesystem(self.sink.path)
+            system.create_dir(self.sink._staging, recursive=True)
+            self.file = system.open_output_stream(f"{self.sink._staging}/{self.name}")
+            self.encoder = self.sink.encoder(self.file, self.schema)
+        self.encoder.write_batch(batch)
+
+    def close(self) -> Any:
+        if self.encoder is None:
+            return None
+        self.encoder.close()
+        self.file.close()
+        return self.name
+
+
+def _files(system: Any, root: str) -> list[str]:
+    if system.get_file_info(root).type != fs.FileType.Directory:
+        return []
+    found = system.get_file_info(fs.FileSelector(root))
+    return [f.path for f in found if f.type == fs.FileType.File]

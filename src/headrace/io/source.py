@@ -1,0 +1,102 @@
+"""What a source is, small enough to write your own in twenty lines.
+
+A source knows its columns and cuts itself into splits; a split is picklable, travels to a worker,
+and reads its part there as Arrow record batches. This is a whole source:
+
+    class Squares:
+        schema = pa.schema([("n", pa.int64()), ("square", pa.int64())])
+
+        def __init__(self, upto):
+            self.upto = upto
+
+        def splits(self, parallelism):
+            edges = [self.upto * i // parallelism for i in range(parallelism + 1)]
+            return [SquaresSplit(a, b) for a, b in zip(edges, edges[1:])]
+
+    @dataclass
+    class SquaresSplit:
+        start: int
+        end: int
+
+        def read(self, columns):
+            n = np.arange(self.start, self.end)
+            yield pa.record_batch({"n": n, "square": n * n})
+
+``hr.from_source(Squares(1000))`` reads it. Name the class in the entry-point group
+``headrace.sources`` of your package, and ``hr.read("squares", upto=1000)`` finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import pyarrow as pa
+
+BUNDLE_ROWS = 64 * 1024
+"""The most records a source puts into one bundle."""
+
+
+@runtime_checkable
+class Split(Protocol):
+    """A part of a source that one task reads."""
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The records in order, with at least the columns asked for, a bundle at a time."""
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Bounded input. ``schema`` names its columns."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def splits(self, parallelism: int) -> Sequence[Split]:
+        """The parts to read, in input order; about a multiple of ``parallelism`` if it can."""
+
+
+ERRORS = pa.schema(
+    [
+        pa.field("file", pa.string()),
+        pa.field("line", pa.int64()),
+        pa.field("reason", pa.string()),
+        pa.field("record", pa.string()),
+    ]
+)
+"""The columns of ``.errors``: records that could not be read."""
+
+
+@runtime_checkable
+class ErrorKeeping(Protocol):
+    """A source that can tell which of its records it could not read."""
+
+    def errors(self) -> Source | None:
+        """A source of the bad records (columns ``ERRORS``), or None if it does not keep them."""
+
+
+def size_of(source: Any) -> int:
+    """About how many bytes a source reads; 0 if it does not say."""
+    return int(getattr(source, "nbytes", 0))
+
+
+@dataclass(frozen=True)
+class Merged:
+    """Several splits read one after the other by one task."""
+
+    parts: tuple[Split, ...]
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for part in self.parts:
+            yield from part.read(columns)
+
+
+def at_most(splits: Sequence[Split], count: int) -> list[Split]:
+    """The same records in at most ``count`` splits, in order."""
+    if len(splits) <= count:
+        return list(splits)
+    edges = [len(splits) * i // count for i in range(count + 1)]
+    return [Merged(tuple(splits[a:b])) for a, b in zip(edges, edges[1:], strict=False)]
+
+

@@ -1,0 +1,123 @@
+"""Lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import PlanError
+from headrace.io.files import File, Range, blocks, find_files, ranges
+from headrace.io.sink import FileSink
+from headrace.io.source import BUNDLE_ROWS, Split
+from headrace.kernels.native import lines as native
+
+SCHEMA = pa.schema([pa.field("line", pa.string())])
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Text files; each line is a record with one column, ``line``.
+
+    Bytes that are not UTF-8 become U+FFFD, as in Spark; name another ``encoding`` to read it.
+    """
+
+    files: tuple[File, ...]
+    encoding: str = "utf-8"
+
+    @staticmethod
+    def open(path: Any, *, encoding: str = "utf-8") -> TextSource:
+        try:
+            "".encode(encoding)
+        except LookupError:
+            raise PlanError(f"read_text: there is no encoding {encoding!r}") from None
+        return TextSource(tuple(find_files(path, "read_text")), encoding)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return SCHEMA
+
+    @property
+    def nbytes(self) -> int:
+        return sum(f.size for f in self.files)
+
+    def splits(self, parallelism: int) -> list[Split]:
+        return [TextSplit(r, self.encoding) for r in ranges(self.files, parallelism)]
+
+    def __str__(self) -> str:
+        return describe_files("text", self.files)
+
+
+@dataclass(frozen=True)
+class TextSplit:
+    """The lines that begin in a byte range."""
+
+    part: Range
+    encoding: str
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for buffer in blocks(self.part):
+            text = lines_of(buffer, self.encoding)
+            for start in range(0, len(text), BUNDLE_ROWS):
+                part = text.slice(start, BUNDLE_ROWS)
+                yield pa.RecordBatch.from_arrays([part], schema=SCHEMA)
+
+
+def lines_of(buffer: pa.Buffer, encoding: str = "utf-8") -> pa.Array:
+    """The lines of a block as strings."""
+    data = np.frombuffer(buffer, np.uint8)
+    count = native.count_lines(data) + 1
+    starts, ends = np.empty(count, np.int64), np.empty(count, np.int64)
+    count = native.find_lines(data, starts, ends)
+    starts, ends = starts[:count], ends[:count]
+    offsets = np.empty(count + 1, np.int32)
+    out = np.empty(int((ends - starts).sum()), np.uint8)
+    native.gather(data, starts, ends, offsets, out)
+    raw = pa.BinaryArray.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(out)]
+    )
+    if encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
+        try:
+            return raw.cast(pa.string())
+        except pa.ArrowInvalid:
+            pass
+    return pa.array([b.decode(encoding, "replace") for b in raw.to_pylist()], pa.string())
+
+
+def describe_files(kind: str, files: Sequence[File]) -> str:
+    """A source of files in a few words."""
+    total = sum(f.size for f in files)
+    size = f"{total / 1e6:.1f} MB" if total >= 100_000 else f"{total} bytes"
+    name = files[0].path if len(files) == 1 else f"{files[0].path} and {len(files) - 1} more"
+    return f"{kind} {name} ({size})"
+
+
+class TextSink(FileSink):
+    """Text files: the one string column, a line a record."""
+
+    suffix = ".txt"
+
+    def check(self, schema: pa.Schema) -> None:
+        if len(schema) != 1 or not pa.types.is_string(schema.field(0).type):
+            raise PlanError(
+                "write_text takes one string column, not "
+                f"({', '.join(schema.names)}); select one, or use write_csv"
+            )
+
+    def encoder(self, file: Any, schema: pa.Schema) -> Any:
+        return _TextEncoder(file)
+
+
+class _TextEncoder:
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        text = [("" if s is None else s) + "\n" for s in batch.column(0).to_pylist()]
+        self.file.write("".join(text).encode())
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,321 @@
+"""Aggregation in two halves: partials where records are read, merged where keys meet.
+
+A ``Partial`` takes bundles of records and gives, for each shard of keys, a bundle of partial
+states. A ``Merge`` takes such bundles for one shard and gives the results. Both engines use both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.kernels.accumulators import Accumulator, accumulator
+from headrace.kernels.chain import (
+    Chain,
+    Split,
+    as_split,
+    compile_chain,
+    is_not_empty,
+)
+from headrace.kernels.expressions import Kernel, compile_expression, evaluate
+from headrace.kernels.expressions.hashing import hash_columns, hashable
+from headrace.kernels.group import Grouper, TextTable
+from headrace.kernels.native import strings, tokens
+from headrace.kernels.tokenise import Text, Tokeniser
+from headrace.plan.nodes import Explode, GroupBy, Narrow
+from headrace.plan.prune import columns_of
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """A compiled ``GroupBy`` over bundles of some schema."""
+
+    keys: tuple[Kernel, ...]
+    inputs: tuple[tuple[Kernel, ...], ...]
+    node: GroupBy
+    partial_schema: pa.Schema
+    result_schema: pa.Schema
+
+    def accumulators(self) -> list[Accumulator]:
+        """Fresh states, one accumulator for each aggregate."""
+        return [
+            accumulator(aggregate, [k.type for k in kernels])
+            for (_, aggregate), kernels in zip(self.node.aggregates, self.inputs, strict=True)
+        ]
+
+
+def compile_aggregation(node: GroupBy, schema: pa.Schema, zone: str = "UTC") -> Aggregation:
+    """Compile keys and aggregates over bundles of ``schema``."""
+    keys = tuple(compile_expression(tree, schema, zone) for _, tree in node.keys)
+    Grouper([k.type for k in keys])  # refuses types that cannot be keys
+    inputs = tuple(
+        tuple(compile_expression(tree, schema, zone) for tree in aggregate_trees(aggregate))
+        for _, aggregate in node.aggregates
+    )
+    key_fields = [pa.field(n, k.type) for (n, _), k in zip(node.keys, keys, strict=True)]
+    partial, result = list(key_fields), list(key_fields)
+    for (name, aggregate), kernels in zip(node.aggregates, inputs, strict=True):
+        states = accumulator(aggregate, [k.type for k in kernels])
+        partial.append(pa.field(name, states.partial))
+        result.append(pa.field(name, states.result))
+    return Aggregation(keys, inputs, node, pa.schema(partial), pa.schema(result))
+
+
+def aggregate_trees(aggregate: Any) -> list[Any]:
+    """The expressions an aggregate reads: its inputs, then what it orders by."""
+    return [*aggregate.inputs, *([] if aggregate.by is None else [aggregate.by])]
+
+
+def columns_needed(node: GroupBy) -> set[str]:
+    """The columns a ``GroupBy`` reads of its input."""
+    trees = [tree for _, tree in node.keys]
+    for _, aggregate in node.aggregates:
+        trees.extend(aggregate_trees(aggregate))
+    return columns_of(trees)
+
+
+class Partial:
+    """The partial states of the records seen so far."""
+
+    def __init__(self, aggregation: Aggregation) -> None:
+        self.aggregation = aggregation
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.grouper = Grouper([k.type for k in self.aggregation.keys])
+        self.states = self.aggregation.accumulators()
+
+    @property
+    def groups(self) -> int:
+        return self.grouper.size
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory the keys hold."""
+        return self.grouper.nbytes
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take in a bundle of records."""
+        if batch.num_rows == 0:
+            return
+        keys = [evaluate(k, batch) for k in self.aggregation.keys]
+        if keys:
+            groups, _ = self.grouper.groups(keys)
+        else:
+            groups = self.grouper.all_rows(batch.num_rows)
+        size = self.grouper.size
+        for states, kernels in zip(self.states, self.aggregation.inputs, strict=True):
+            states.update(groups, size, [evaluate(k, batch) for k in kernels])
+
+    def bundle(self) -> pa.RecordBatch:
+        """Every group's partial state."""
+        size = self.grouper.size if self.aggregation.keys else 1
+        columns = [*self.grouper.keys(), *(s.partials(size) for s in self.states)]
+        schema = self.aggregation.partial_schema
+        return pa.RecordBatch.from_arrays(columns, schema=schema) if columns else _rows(size)
+
+
+def _rows(size: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * size, pa.struct([])))
+
+
+class Merge:
+    """The states of one shard of keys, from partials made anywhere."""
+
+    def __init__(self, aggregation: Aggregation) -> None:
+        self.aggregation = aggregation
+        self.grouper = Grouper([k.type for k in aggregation.keys])
+        self.states = aggregation.accumulators()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take in a bundle of partials."""
+        keys = batch.columns[: len(self.aggregation.keys)]
+        if keys:
+            groups, _ = self.grouper.groups(keys)
+        else:
+            groups = self.grouper.all_rows(batch.num_rows)
+        for states, column in zip(
+            self.states, batch.columns[len(self.aggregation.keys) :], strict=True
+        ):
+            states.merge(groups, self.grouper.size, column)
+
+    def finish(self) -> pa.RecordBatch:
+        """The results, a row a key."""
+        size = self.grouper.size if self.aggregation.keys else 1
+        columns = [*self.grouper.keys(), *(s.finish(size) for s in self.states)]
+        fields = self.aggregation.result_schema
+        columns = [
+            c if c.type.equals(f.type) else c.cast(f.type)
+            for c, f in zip(columns, fields, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=fields)
+
+
+class TokenCounts:
+    """Words counted as they are cut: the partial of ``split``, explode, group by word, count.
+
+    No word becomes a string until the counts are asked for.
+    """
+
+    def __init__(self, split: Split, keep_empty: bool, partial_schema: pa.Schema) -> None:
+        self.split, self.keep_empty, self.schema = split, keep_empty, partial_schema
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.table = TextTable()
+        self.empties = np.zeros(1, np.int64)
+        self.scratch = np.zeros(1 << 10, np.uint8)
+
+    @property
+    def groups(self) -> int:
+        return self.table.size
+
+    @property
+    def nbytes(self) -> int:
+        return self.table.nbytes
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take in a bundle of records that hold the text."""
+        array, tokeniser = self.split.input(batch)
+        self._count(Text.of(array), tokeniser)
+
+    def _count(self, text: Text, tokeniser: Tokeniser) -> None:
+        rows = text.offsets.size - 1
+        if rows == 0:
+            return
+        longest = int(np.diff(text.offsets).max())
+        if longest > self.scratch.size:
+            self.scratch = np.zeros(2 * longest, np.uint8)
+        at = 0
+        while True:
+            table = self.table
+            at = tokens.count_tokens(
+                text.data, text.offsets, text.valid, at, tokeniser.table, tokeniser.runs,
+                table.slots, table.meta, table.arena, self.scratch, self.empties,
+            )  # fmt: skip
+            if at == rows:
+                return
+            need = int(text.offsets[at + 1] - text.offsets[at])
+            table.grow(need, slots=need // 2 + 1)
+
+    def bundle(self) -> pa.RecordBatch:
+        """Every word and its count."""
+        size = self.table.size
+        offsets, counts = np.zeros(size + 1, np.int32), np.zeros(size, np.int64)
+        strings.string_sizes(self.table.slots, offsets, counts)
+        np.cumsum(offsets, out=offsets)
+        data = np.empty(int(offsets[-1]), np.uint8)
+        strings.string_bytes(self.table.slots, self.table.arena, offsets, data)
+        words = pa.StringArray.from_buffers(size, pa.py_buffer(offsets), pa.py_buffer(data))
+        if self.keep_empty and self.empties[0]:
+            words = pa.concat_arrays([words, pa.array([""])])
+            counts = np.append(counts, self.empties[0])
+        return pa.RecordBatch.from_arrays([words, pa.array(counts)], schema=self.schema)
+
+
+@dataclass(frozen=True, slots=True)
+class PartialPlan:
+    """A chain that ends in a partial aggregate, with what makes a fresh one."""
+
+    chain: Chain
+    aggregation: Aggregation
+    split: Split | None
+    keep_empty: bool
+
+    def start(self) -> Partial | TokenCounts:
+        """An empty partial aggregate for one task."""
+        if self.split is None:
+            return Partial(self.aggregation)
+        return TokenCounts(self.split, self.keep_empty, self.aggregation.partial_schema)
+
+
+def compile_partial(
+    steps: Sequence[Narrow], schema: pa.Schema, node: GroupBy, zone: str = "UTC"
+) -> PartialPlan:
+    """Compile a stage that ends in a partial aggregate, word counting fused where it can be."""
+    fused = _fused(steps, schema, node, zone)
+    if fused is not None:
+        return fused
+    chain = compile_chain(steps, schema, columns_needed(node), zone)
+    return PartialPlan(chain, compile_aggregation(node, chain.schema, zone), None, True)
+
+
+def _fused(
+    steps: Sequence[Narrow], schema: pa.Schema, node: GroupBy, zone: str
+) -> PartialPlan | None:
+    """Counting words while cutting them, if that is what the end of the stage does."""
+    before = list(steps)
+    keep_empty = True
+    if len(before) > 1 and isinstance(before[-2], Explode):
+        if not is_not_empty(before[-1], before[-2].column):
+            return None
+        before.pop()
+        keep_empty = False
+    if not before or not isinstance(before[-1], Explode):
+        return None
+    explode = before.pop()
+    assert isinstance(explode, Explode)
+    if len(node.keys) != 1 or [a.kind for _, a in node.aggregates] != ["count"]:
+        return None
+    key = node.keys[0][1]
+    if columns_of([key]) != {explode.column} or key.key != "column":
+        return None
+    if any(columns_of(a.inputs) - {explode.column} for _, a in node.aggregates):
+        return None
+    counted = node.aggregates[0][1].inputs
+    if counted and counted[0].key != "column":
+        return None
+    chain = compile_chain(before, schema, columns_of([explode.elements]), zone)
+    split = as_split(explode.elements, chain.schema, zone)
+    if split is None:
+        return None
+    words = pa.schema([pa.field(explode.column, pa.string())])
+    return PartialPlan(chain, compile_aggregation(node, words, zone), split, keep_empty)
+
+
+def shards_of(columns: Sequence[pa.Array], rows: int, shards: int) -> np.ndarray[Any, Any]:
+    """The shard of each row's key: the same for equal keys, whatever computed it."""
+    if shards == 1 or not columns:
+        return np.zeros(rows, np.int64)
+    plain = [c if hashable(c.type) else pc.cast(c, pa.string()) for c in columns]
+    return (hash_columns(plain, rows) % np.uint64(shards)).astype(np.int64)
+
+
+def by_shard(
+    batch: pa.RecordBatch, keys: Sequence[pa.Array], shards: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of a bundle by the shard of their keys, in order within each."""
+    if batch.num_rows == 0:
+        return
+    if shards == 1:
+        yield 0, batch
+        return
+    owner = shards_of(keys, batch.num_rows, shards)
+    order = np.argsort(owner, kind="stable")
+    ends = np.searchsorted(owner[order], np.arange(shards), side="right")
+    gathered = batch.take(pa.array(order))
+    start = 0
+    for shard, end in enumerate(ends.tolist()):
+        if end > start:
+            yield shard, gathered.slice(start, end - start)
+        start = end
+
+
+__all__ = [
+    "Aggregation",
+    "Merge",
+    "Partial",
+    "PartialPlan",
+    "TokenCounts",
+    "by_shard",
+    "columns_needed",
+    "compile_aggregation",
+    "compile_partial",
+]

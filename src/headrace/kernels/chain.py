@@ -1,0 +1,266 @@
+"""A stage's narrow steps, compiled once into functions of a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlglot import exp
+
+from headrace.errors import ExpressionError, HeadraceError, PlanError, StepError
+from headrace.kernels import rows
+from headrace.kernels.expressions import compile_expression, evaluate
+from headrace.kernels.expressions.kernel import Kernel
+from headrace.kernels.tokenise import Text, Tokeniser
+from headrace.plan.nodes import Explode, Filter, MapBatches, MapRows, Narrow, Project
+from headrace.plan.prune import prune
+from headrace.types import normal_batch, type_name
+
+Run = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Steps in a row. ``columns`` are those it reads; ``schema`` is what it gives."""
+
+    columns: tuple[str, ...]
+    schema: pa.Schema
+    runs: tuple[tuple[str, Run], ...]
+
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        for label, run in self.runs:
+            try:
+                batch = run(batch)
+            except StepError:
+                raise
+            except (ExpressionError, pa.ArrowException) as error:
+                raise blame(label, run, batch, error) from error
+        return batch
+
+
+def compile_chain(
+    steps: Sequence[Narrow],
+    schema: pa.Schema,
+    needed: Iterable[str] | None = None,
+    zone: str = "UTC",
+) -> Chain:
+    """Compile steps over bundles of ``schema``; ``needed`` are the columns wanted at the end."""
+    kept, columns = prune(steps, schema.names, needed)
+    current = pa.schema([schema.field(name) for name in columns])
+    runs: list[tuple[str, Run]] = []
+    i = 0
+    while i < len(kept):
+        step = kept[i]
+        if isinstance(step, Explode):
+            following = kept[i + 1] if i + 1 < len(kept) else None
+            drop_empty = is_not_empty(following, step.column)
+            run, current = _explode(step, current, zone, drop_empty)
+            i += 1 if drop_empty else 0
+        else:
+            run, current = compile_step(step, current, zone)
+        runs.append((step.label, run))
+        i += 1
+    return Chain(tuple(columns), current, tuple(runs))
+
+
+def compile_step(step: Narrow, schema: pa.Schema, zone: str = "UTC") -> tuple[Run, pa.Schema]:
+    """One step, and the columns after it."""
+    if isinstance(step, Project):
+        return _project(step, schema, zone)
+    if isinstance(step, Filter):
+        return _filter(step, schema, zone)
+    if isinstance(step, Explode):
+        return _explode(step, schema, zone, drop_empty=False)
+    if isinstance(step, MapRows):
+        return _map_rows(step, schema)
+    assert isinstance(step, MapBatches)
+    return _map_batches(step), step.schema
+
+
+def _project(step: Project, schema: pa.Schema, zone: str) -> tuple[Run, pa.Schema]:
+    kernels = [compile_expression(tree, schema, zone) for _, tree in step.columns]
+    after = pa.schema(
+        [pa.field(n, storable(k.type)) for (n, _), k in zip(step.columns, kernels, strict=True)]
+    )
+
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = [evaluate(k, batch) for k in kernels]
+        arrays = [
+            a if a.type.equals(f.type) else a.cast(f.type)
+            for a, f in zip(arrays, after, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=after)
+
+    return run, after
+
+
+def storable(kind: pa.DataType) -> pa.DataType:
+    """The type a column gets: a bare NULL is text, as it must be something."""
+    return pa.string() if pa.types.is_null(kind) else kind
+
+
+def _filter(step: Filter, schema: pa.Schema, zone: str) -> tuple[Run, pa.Schema]:
+    kernel = compile_expression(step.condition, schema, zone)
+    if not (pa.types.is_boolean(kernel.type) or pa.types.is_null(kernel.type)):
+        raise PlanError(f"a filter takes a condition, not a {type_name(kernel.type)}")
+    if pa.types.is_null(kernel.type):
+        return lambda batch: batch.slice(0, 0), schema
+
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        mask = kernel.run(batch)
+        if isinstance(mask, pa.Scalar):
+            return batch if mask.as_py() else batch.slice(0, 0)
+        return batch.filter(mask)
+
+    return run, schema
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """``split(text, pattern)`` cut by a tokeniser, ``lower`` folded in where the text is ASCII."""
+
+    text: Kernel
+    lowered: Kernel | None
+    tokeniser: Tokeniser
+    folding: Tokeniser
+
+    def input(self, batch: pa.RecordBatch) -> tuple[pa.Array, Tokeniser]:
+        """The text to cut, and what cuts it."""
+        array = evaluate(self.text, batch)
+        if self.lowered is None:
+            return array, self.tokeniser
+        if Text.of(array).is_ascii:
+            return array, self.folding
+        return evaluate(self.lowered, batch), self.tokeniser
+
+
+def as_split(tree: exp.Expression, schema: pa.Schema, zone: str) -> Split | None:
+    """The expression as a tokeniser's work, if it is."""
+    if not (isinstance(tree, exp.Anonymous) and tree.name.lower() == "split"):
+        return None
+    if len(tree.expressions) != 2:
+        return None
+    text, pattern = tree.expressions
+    if not (isinstance(pattern, exp.Literal) and pattern.is_string):
+        return None
+    lower = isinstance(text, exp.Anonymous) and text.name.lower() in ("lower", "lcase")
+    plain, folding = Tokeniser.of(pattern.this), Tokeniser.of(pattern.this, lower=True)
+    if plain is None or folding is None:
+        return None
+    inner = compile_expression(text.expressions[0] if lower else text, schema, zone)
+    if not pa.types.is_string(inner.type):
+        return None
+    lowered = compile_expression(text, schema, zone) if lower else None
+    return Split(inner, lowered, plain, folding)
+
+
+def is_not_empty(step: Narrow | None, column: str) -> bool:
+    """Whether a step keeps the records whose ``column`` is not ``''``, and does nothing else."""
+    if not isinstance(step, Filter):
+        return False
+    tree = step.condition
+    while isinstance(tree, exp.Paren):
+        tree = tree.this
+    return (
+        isinstance(tree, exp.NEQ)
+        and isinstance(tree.this, exp.Column)
+        and len(tree.this.parts) == 1
+        and tree.this.name == column
+        and isinstance(tree.expression, exp.Literal)
+        and tree.expression.is_string
+        and tree.expression.this == ""
+    )
+
+
+def _explode(
+    step: Explode, schema: pa.Schema, zone: str, drop_empty: bool
+) -> tuple[Run, pa.Schema]:
+    split = as_split(step.elements, schema, zone)
+    kernel = compile_expression(step.elements, schema, zone)
+    if not pa.types.is_list(kernel.type):
+        raise PlanError(f"flat_map takes a list, not a {type_name(kernel.type)}")
+    kept = [schema.get_field_index(name) for name in step.keep]
+    after = pa.schema(
+        [schema.field(i) for i in kept] + [pa.field(step.column, kernel.type.value_type)]
+    )
+
+    def with_parents(batch: pa.RecordBatch, parents: Any, values: pa.Array) -> pa.RecordBatch:
+        owners = pa.array(parents)
+        columns = [batch.column(i).take(owners) for i in kept]
+        return pa.RecordBatch.from_arrays([*columns, values], schema=after)
+
+    if split is not None:
+
+        def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+            array, tokeniser = split.input(batch)
+            values, parents = tokeniser.pieces(array, keep_empty=not drop_empty)
+            return with_parents(batch, parents, values)
+
+        return run, after
+
+    def general(batch: pa.RecordBatch) -> pa.RecordBatch:
+        lists = evaluate(kernel, batch)
+        parents = np.asarray(pc.list_parent_indices(lists))
+        result = with_parents(batch, parents, pc.list_flatten(lists))
+        return result.filter(pc.not_equal(result.column(len(kept)), "")) if drop_empty else result
+
+    return general, after
+
+
+def _map_rows(step: MapRows, schema: pa.Schema) -> tuple[Run, pa.Schema]:
+    label = f"{step.label} ({step.detail})"
+    if step.method == "map":
+        return rows.map_rows(step.function, step.schema, label), step.schema
+    if step.method == "flat_map":
+        return rows.flat_map_rows(step.function, step.schema, label), step.schema
+    if step.method == "filter":
+        return rows.filter_rows(step.function, label), schema
+    return rows.inspect_rows(step.function, label), schema
+
+
+def _map_batches(step: MapBatches) -> Run:
+    label, after, function = f"{step.label} ({step.detail})", step.schema, step.function
+
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        try:
+            return as_bundle(function(batch), after)
+        except StepError:
+            raise
+        except Exception as error:
+            first = next(rows.rows_of(batch.slice(0, 1)), None)
+            what = f"a bundle of {batch.num_rows} records, the first"
+            raise rows.failure(label, error, first, what) from error
+
+    return run
+
+
+def as_bundle(result: Any, schema: pa.Schema) -> pa.RecordBatch:
+    """What a function of a bundle returned, as one bundle of ``schema``."""
+    if isinstance(result, pa.Table):
+        batches = result.combine_chunks().to_batches()
+        result = batches[0] if batches else pa.RecordBatch.from_pylist([], result.schema)
+    elif not isinstance(result, pa.RecordBatch):
+        result = pa.table(result).combine_chunks()
+        return as_bundle(result, schema)
+    missing = [n for n in schema.names if n not in result.schema.names]
+    if missing:
+        raise TypeError(f"the function's result has no column {missing[0]!r}")
+    return normal_batch(result, schema)
+
+
+def blame(label: str, run: Run, batch: pa.RecordBatch, error: Exception) -> HeadraceError:
+    """The error of a step on a bundle, narrowed to the first record that causes it."""
+    low, high = 0, batch.num_rows
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            run(batch.slice(low, middle - low))
+            low = middle
+        except (ExpressionError, pa.ArrowException) as narrower:
+            high, error = middle, narrower
+    row = next(rows.rows_of(batch.slice(low, 1)), None)
+    return StepError(f"{label} failed on record {rows.describe(row)}: {error}")

@@ -1,0 +1,47 @@
+"""Finding where lines begin and end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+
+@njit(nogil=True, cache=True)
+def count_lines(data: Any) -> int:
+    """How many line ends there are."""
+    count = 0
+    for i in range(data.size):
+        count += data[i] == 10
+    return count
+
+
+@njit(nogil=True, cache=True)
+def find_lines(data: Any, starts: Any, ends: Any) -> int:
+    """Where each line starts and ends, without its line end (``\\n`` or ``\\r\\n``)."""
+    lines = 0
+    start = 0
+    for i in range(data.size):
+        if data[i] == 10:
+            starts[lines] = start
+            ends[lines] = i - 1 if i > start and data[i - 1] == 13 else i
+            lines += 1
+            start = i + 1
+    if start < data.size:
+        starts[lines] = start
+        ends[lines] = data.size - 1 if data[data.size - 1] == 13 else data.size
+        lines += 1
+    return lines
+
+
+@njit(nogil=True, cache=True)
+def gather(data: Any, starts: Any, ends: Any, offsets: Any, out: Any) -> None:
+    """The lines one after the other, without what stands between them."""
+    used = 0
+    for i in range(starts.size):
+        offsets[i] = used
+        for j in range(starts[i], ends[i]):
+            out[used] = data[j]
+            used += 1
+    offsets[starts.size] = np.int32(used)

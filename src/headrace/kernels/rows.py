@@ -1,0 +1,202 @@
+"""People's functions of one record, over a bundle, with a plain account of what failed where."""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+import traceback
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import StepError
+
+VALUE = "value"
+"""The column of a stream of plain values; functions get and give the value itself."""
+
+
+class RowMixin:
+    """A record: fields by name (``row.fare``, ``row["fare"]``) and by place."""
+
+    __slots__ = ()
+    _names: tuple[str, ...]
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            try:
+                return tuple.__getitem__(self, self._names.index(key))  # type: ignore[type-var]
+            except ValueError:
+                raise KeyError(key) from None
+        return tuple.__getitem__(self, key)  # type: ignore[type-var]
+
+    def asdict(self) -> dict[str, Any]:
+        """The record as a dictionary."""
+        return dict(zip(self._names, self, strict=True))  # type: ignore[call-overload]
+
+    def __reduce__(self) -> Any:
+        return _make_row, (self._names, tuple(self))  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=256)
+def row_class(names: tuple[str, ...]) -> Any:
+    """The class of records with these fields."""
+    base = namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    return type("Row", (RowMixin, base), {"__slots__": (), "_names": names})
+
+
+def _make_row(names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
+    return row_class(names)(*values)
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[Any]:
+    """The records of a bundle: plain values if its only column is ``value``, rows otherwise."""
+    names = tuple(batch.schema.names)
+    if names == (VALUE,):
+        return iter(batch.column(0).to_pylist())
+    if not names:
+        return iter([row_class(names)()] * batch.num_rows)
+    columns = [c.to_pylist() for c in batch.columns]
+    return map(row_class(names)._make, zip(*columns, strict=True))
+
+
+def pack_rows(results: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+    """A bundle of what a function returned: dicts, dataclasses, tuples, or plain values."""
+    names = schema.names
+    if names == [VALUE] and not (results and isinstance(results[0], (dict, RowMixin))):
+        columns: list[Sequence[Any]] = [results]
+    else:
+        records = [record_values(r, names) for r in results]
+        columns = list(zip(*records, strict=True)) if records else [[] for _ in names]
+    arrays = [
+        pa.array(list(column), field.type, from_pandas=False)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def record_values(result: Any, names: list[str]) -> Sequence[Any]:
+    if isinstance(result, Mapping):
+        unknown = set(result) - set(names)
+        if unknown:
+            raise TypeError(f"the function returned the field {sorted(unknown)[0]!r}, which the "
+                            f"output schema ({', '.join(names)}) does not have")
+        return [result.get(n) for n in names]
+    if dataclasses.is_dataclass(result):
+        return [getattr(result, n) for n in names]
+    if isinstance(result, tuple) and len(result) == len(names):
+        return result
+    if len(names) == 1:
+        return [result]
+    raise TypeError(
+        f"the function returned {result!r}, which is not a record of {', '.join(names)}"
+    )
+
+
+def describe(row: Any) -> str:
+    """A record as a message shows it."""
+    shown = repr(row.asdict() if isinstance(row, RowMixin) else row)
+    return shown if len(shown) <= 300 else shown[:297] + "…"
+
+
+def user_line(trace: TracebackType | None) -> str:
+    """The innermost line of a person's own code in a traceback."""
+    for frame in reversed(traceback.extract_tb(trace)):
+        if "/headrace/" not in frame.filename.replace("\\", "/"):
+            source = frame.line or linecache.getline(frame.filename, frame.lineno or 0).strip()
+            line = f"{frame.filename}:{frame.lineno} in {frame.name}"
+            return f"{line}: {source}" if source else line
+    return ""
+
+
+def failure(label: str, error: BaseException, row: Any = None, what: str = "record") -> StepError:
+    """The error of a step on a record, with the person's own line."""
+    if isinstance(error, StepError):
+        return error
+    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    line = user_line(error.__traceback__)
+    return StepError(
+        f"{label} failed on {what} {describe(row)}: {reason}" + (f"\n  at {line}" if line else "")
+    )
+
+
+def map_rows(
+    function: Callable[..., Any], schema: pa.Schema, label: str
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """``map``: one record out for each record in."""
+
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        results: list[Any] = []
+        for row in rows_of(batch):
+            try:
+                results.append(function(row))
+            except Exception as error:
+                raise failure(label, error, row) from error
+        return _packed(results, schema, label)
+
+    return run
+
+
+def flat_map_rows(
+    function: Callable[..., Any], schema: pa.Schema, label: str
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """``flat_map``: any number of records out for each record in."""
+
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        results: list[Any] = []
+        for row in rows_of(batch):
+            try:
+                results.extend(function(row))
+            except Exception as error:
+                raise failure(label, error, row) from error
+        return _packed(results, schema, label)
+
+    return run
+
+
+def filter_rows(
+    function: Callable[..., Any], label: str
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """``filter``: the records for which the function is true."""
+
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        mask: list[bool] = []
+        for row in rows_of(batch):
+            try:
+                mask.append(bool(function(row)))
+            except Exception as error:
+                raise failure(label, error, row) from error
+        return batch.filter(pa.array(mask, pa.bool_()))
+
+    return run
+
+
+def inspect_rows(
+    function: Callable[..., Any], label: str
+) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """``inspect``: every record shown to the function, and passed on."""
+
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        for row in rows_of(batch):
+            try:
+                function(row)
+            except Exception as error:
+                raise failure(label, error, row) from error
+        return batch
+
+    return run
+
+
+def _packed(results: list[Any], schema: pa.Schema, label: str) -> pa.RecordBatch:
+    try:
+        return pack_rows(results, schema)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError):
+        for result in results:
+            try:
+                pack_rows([result], schema)
+            except Exception as error:
+                raise failure(label, error, result, "result") from None
+        raise

@@ -1,0 +1,103 @@
+"""How a plan is shown: as text for people, as a graph for pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+
+import pyarrow as pa
+
+from headrace.plan.nodes import Narrow, Node
+from headrace.plan.stages import Stage, in_order, stages_of
+from headrace.types import type_name
+
+LOCK = "Python, holds the interpreter lock"
+
+
+class Text(str):
+    """A string that a prompt shows as it is."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def columns_text(schema: pa.Schema) -> str:
+    """Columns and their types in one line."""
+    return ", ".join(f"{f.name}: {type_name(f.type)}" for f in schema)
+
+
+def logical(node: Node) -> str:
+    """The steps as a tree, the last first."""
+    lines: list[str] = []
+
+    def walk(each: Node, depth: int) -> None:
+        detail = f" {each.detail}" if each.detail else ""
+        lines.append(f"{'   ' * depth}{'└─ ' if depth else ''}{each.name}{detail}")
+        for source in each.inputs:
+            walk(source, depth + 1)
+
+    walk(node, 0)
+    return "\n".join(lines)
+
+
+def explain(node: Node, engine: str, where: Callable[[Stage], list[str]]) -> Text:
+    """The logical plan, then the stages and where each step runs."""
+    last = stages_of(node)
+    stages = list(in_order(last))
+    numbers = {id(s): i for i, s in enumerate(stages)}
+    lines = ["Logical plan", *("  " + line for line in logical(node).splitlines()), ""]
+    lines.append(f"Stages on {engine}")
+    for stage in stages:
+        feeds = ", ".join(str(numbers[id(i)]) for i in stage.inputs)
+        lines.append(f"  stage {numbers[id(stage)]}" + (f", after stage {feeds}" if feeds else ""))
+        places = where(stage)
+        steps = [stage.head, *stage.steps]
+        width = max(len(_step(s)) for s in steps)
+        for step, place in zip(steps, places, strict=False):
+            lines.append(f"    {_step(step):<{min(width, 60)}}  [{place}]")
+        if len(places) > len(steps):
+            lines.append(f"    → {places[-1]}")
+    lines += ["", f"Columns: {columns_text(node.schema)}"]
+    return Text("\n".join(lines))
+
+
+def _step(step: Node) -> str:
+    return f"{step.name} {step.detail}".strip()
+
+
+def mermaid(node: Node) -> Text:
+    """The stages and their steps as a Mermaid flowchart."""
+    stages = list(in_order(stages_of(node)))
+    numbers = {id(s): i for i, s in enumerate(stages)}
+    lines = ["flowchart LR"]
+    for stage in stages:
+        n = numbers[id(stage)]
+        lines.append(f'  subgraph stage{n}["stage {n}"]')
+        steps = [stage.head, *stage.steps]
+        for i, step in enumerate(steps):
+            shape = '{{"%s"}}' if isinstance(step, Narrow) and step.python else '["%s"]'
+            text = _step(step).replace('"', "#quot;")
+            lines.append(f"    s{n}_{i}" + shape % (text if len(text) < 80 else text[:77] + "…"))
+        for i in range(1, len(steps)):
+            lines.append(f"    s{n}_{i - 1} --> s{n}_{i}")
+        lines.append("  end")
+        for source in stage.inputs:
+            m = numbers[id(source)]
+            lines.append(f"  s{m}_{len(source.steps)} ==> s{n}_0")
+    return Text("\n".join(lines))
+
+
+def html(node: Node) -> str:
+    """A stream in a notebook: its columns and its plan. Nothing is run for it."""
+    rows = "".join(
+        f"<tr><td style='text-align:left'>{escape(f.name)}</td>"
+        f"<td style='text-align:left'><code>{escape(type_name(f.type))}</code></td></tr>"
+        for f in node.schema
+    )
+    return (
+        "<div><b>headrace.Stream</b>"
+        f"<table><thead><tr><th>column</th><th>type</th></tr></thead><tbody>{rows}</tbody></table>"
+        f"<details><summary>plan</summary><pre>{escape(logical(node))}</pre></details></div>"
+    )

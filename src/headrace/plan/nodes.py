@@ -1,0 +1,358 @@
+"""The logical plan: what the pipeline says, step by step, with the columns after each step.
+
+A node is frozen and knows its inputs. Nodes are of two kinds: *narrow* ones turn one bundle into
+one bundle, so that a chain of them is one stage; *wide* ones bring records together or apart, and
+begin a new stage (RStream §IV). Nothing here knows an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from headrace.expressions import Dialect
+
+if TYPE_CHECKING:
+    from headrace.aggregates import Aggregate
+    from headrace.io.source import Source
+
+Named = tuple[tuple[str, exp.Expression], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A step. ``schema`` is what it gives; ``step`` its place in the pipeline, from 1."""
+
+    schema: pa.Schema
+    step: int
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return ()
+
+    @property
+    def name(self) -> str:
+        """The method that added this step."""
+        return type(self).__name__.lower()
+
+    @property
+    def detail(self) -> str:
+        """What it does, in a few words."""
+        return ""
+
+    @property
+    def label(self) -> str:
+        """How messages name it: ``step 3, filter``."""
+        return f"step {self.step}, {self.name}"
+
+
+def show(tree: exp.Expression) -> str:
+    """An expression as a person wrote it."""
+    return str(tree.sql(dialect=Dialect))
+
+
+# Where records come from
+
+
+@dataclass(frozen=True, eq=False)
+class Read(Node):
+    """Records of a source, split by split."""
+
+    source: Source
+
+    @property
+    def name(self) -> str:
+        return "read"
+
+    @property
+    def detail(self) -> str:
+        return str(self.source)
+
+
+@dataclass(frozen=True, eq=False)
+class External(Node):
+    """Records that an engine already has, such as a Spark DataFrame."""
+
+    engine: str
+    handle: Any
+
+    @property
+    def name(self) -> str:
+        return f"from_{self.engine}"
+
+
+# Narrow
+
+
+@dataclass(frozen=True, eq=False)
+class Narrow(Node):
+    """A step that turns one bundle into one bundle."""
+
+    input: Node
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @property
+    def python(self) -> bool:
+        """Whether it runs a person's function, and so holds the interpreter lock."""
+        return False
+
+
+@dataclass(frozen=True, eq=False)
+class Project(Narrow):
+    """Columns computed from columns: select, with_columns, drop, rename, map of expressions."""
+
+    columns: Named
+    method: str = "select"
+
+    @property
+    def name(self) -> str:
+        return self.method
+
+    @property
+    def detail(self) -> str:
+        new = [
+            f"{name} = {show(tree)}"
+            for name, tree in self.columns
+            if not (isinstance(tree, exp.Column) and tree.name == name)
+        ]
+        if self.method in ("with_columns", "rename") and new:
+            return ", ".join(new)
+        return ", ".join(new or []) if new and len(new) == len(self.columns) else ", ".join(
+            name if isinstance(tree, exp.Column) and tree.name == name else f"{name} = {show(tree)}"
+            for name, tree in self.columns
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Filter(Narrow):
+    """Records for which a condition is true."""
+
+    condition: exp.Expression
+
+    @property
+    def detail(self) -> str:
+        return show(self.condition)
+
+
+@dataclass(frozen=True, eq=False)
+class Explode(Narrow):
+    """A record for each element of a list: flat_map of an expression."""
+
+    elements: exp.Expression
+    column: str
+    keep: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return "flat_map"
+
+    @property
+    def detail(self) -> str:
+        kept = f", keeping {', '.join(self.keep)}" if self.keep else ""
+        return f"{self.column} in {show(self.elements)}{kept}"
+
+
+@dataclass(frozen=True, eq=False)
+class MapRows(Narrow):
+    """A person's function of one record: map, flat_map, filter, inspect, for_each."""
+
+    function: Callable[..., Any]
+    method: str
+
+    @property
+    def name(self) -> str:
+        return self.method
+
+    @property
+    def detail(self) -> str:
+        return function_name(self.function)
+
+    @property
+    def python(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class MapBatches(Narrow):
+    """A person's function of a whole bundle."""
+
+    function: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        return "map_batches"
+
+    @property
+    def detail(self) -> str:
+        return function_name(self.function)
+
+    @property
+    def python(self) -> bool:
+        return True
+
+
+# Wide
+
+
+@dataclass(frozen=True, eq=False)
+class Wide(Node):
+    """A step that repartitions one input."""
+
+    input: Node
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupBy(Wide):
+    """Aggregates of each key; without keys, of all records; without aggregates, the keys."""
+
+    keys: Named
+    aggregates: tuple[tuple[str, Aggregate], ...]
+    method: str = "agg"
+
+    @property
+    def name(self) -> str:
+        return self.method
+
+    @property
+    def detail(self) -> str:
+        what = ", ".join(f"{name} = {aggregate!r}" for name, aggregate in self.aggregates)
+        keys = ", ".join(
+            name if isinstance(tree, exp.Column) and tree.name == name else f"{name} = {show(tree)}"
+            for name, tree in self.keys
+        )
+        return " by ".join(part for part in (what, keys) if part)
+
+
+@dataclass(frozen=True, eq=False)
+class TopK(Wide):
+    """The first ``k`` records in an order, of each key or of all."""
+
+    k: int
+    order: tuple[tuple[exp.Expression, bool], ...]
+    keys: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return "top_k"
+
+    @property
+    def detail(self) -> str:
+        keys = f" of each {', '.join(self.keys)}" if self.keys else ""
+        return f"{self.k} by {_order(self.order)}{keys}"
+
+
+@dataclass(frozen=True, eq=False)
+class Sort(Wide):
+    """All records in an order."""
+
+    order: tuple[tuple[exp.Expression, bool], ...]
+
+    @property
+    def detail(self) -> str:
+        return _order(self.order)
+
+
+@dataclass(frozen=True, eq=False)
+class Limit(Wide):
+    """The first ``count`` records."""
+
+    count: int
+
+    @property
+    def detail(self) -> str:
+        return str(self.count)
+
+
+@dataclass(frozen=True, eq=False)
+class KeyBy(Wide):
+    """All records of a key brought together, in their input order."""
+
+    keys: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return "key_by"
+
+    @property
+    def detail(self) -> str:
+        return ", ".join(self.keys)
+
+
+@dataclass(frozen=True, eq=False)
+class Shuffle(Wide):
+    """Records spread evenly over the partitions."""
+
+
+@dataclass(frozen=True, eq=False)
+class MaxParallelism(Wide):
+    """At most so many partitions from here on."""
+
+    count: int
+
+    @property
+    def name(self) -> str:
+        return "max_parallelism"
+
+    @property
+    def detail(self) -> str:
+        return str(self.count)
+
+
+@dataclass(frozen=True, eq=False)
+class Union(Node):
+    """The records of several streams with the same columns."""
+
+    parts: tuple[Node, ...]
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return self.parts
+
+
+@dataclass(frozen=True, eq=False)
+class Join(Node):
+    """Pairs of records whose keys are equal."""
+
+    left: Node
+    right: Node
+    left_on: tuple[str, ...]
+    right_on: tuple[str, ...]
+    how: str
+    renamed: tuple[tuple[str, str], ...]
+    """The right side's columns that come out, under which names."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.left, self.right)
+
+    @property
+    def detail(self) -> str:
+        pairs = [
+            a if a == b else f"{a} = {b}"
+            for a, b in zip(self.left_on, self.right_on, strict=True)
+        ]
+        return f"{self.how} on {', '.join(pairs)}"
+
+
+def _order(order: tuple[tuple[exp.Expression, bool], ...]) -> str:
+    return ", ".join(show(tree) + (" descending" if down else "") for tree, down in order)
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """A function's name, and the line it was written on if it has none of its own."""
+    name = getattr(function, "__name__", type(function).__name__)
+    code = getattr(function, "__code__", None)
+    if name == "<lambda>" and code is not None:
+        return f"a lambda at {code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}"
+    return str(name)

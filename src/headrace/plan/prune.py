@@ -1,0 +1,46 @@
+"""Which columns a chain of steps really needs, so that a source reads no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from headrace.plan.nodes import Explode, Filter, MapBatches, MapRows, Narrow, Project
+
+
+def columns_of(trees: Iterable[exp.Expression]) -> set[str]:
+    """The columns that expressions read."""
+    return {column.parts[0].name for tree in trees for column in tree.find_all(exp.Column)}
+
+
+def prune(
+    steps: Sequence[Narrow], names: Sequence[str], needed: Iterable[str] | None
+) -> tuple[list[Narrow], list[str]]:
+    """The steps without the columns nobody asks for, and the columns they read of ``names``.
+
+    ``needed`` are the columns wanted at the end; None means all of them.
+    """
+    wanted = None if needed is None else set(needed)
+    kept: list[Narrow] = []
+    for step in reversed(steps):
+        if isinstance(step, Project):
+            columns = tuple(c for c in step.columns if wanted is None or c[0] in wanted)
+            columns = columns or step.columns[:1]  # a bundle must keep its number of rows
+            kept.append(replace(step, columns=columns))
+            wanted = columns_of(tree for _, tree in columns)
+        elif isinstance(step, Filter):
+            kept.append(step)
+            if wanted is not None:
+                wanted |= columns_of([step.condition])
+        elif isinstance(step, Explode):
+            keep = step.keep if wanted is None else tuple(k for k in step.keep if k in wanted)
+            kept.append(replace(step, keep=keep))
+            wanted = set(keep) | columns_of([step.elements])
+        else:
+            assert isinstance(step, (MapRows, MapBatches))
+            kept.append(step)
+            wanted = None
+    read = [n for n in names if wanted is None or n in wanted]
+    return kept[::-1], read or list(names[:1])

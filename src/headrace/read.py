@@ -1,0 +1,137 @@
+"""Where streams begin: files, tables, lists, functions, and what an engine already has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import PlanError
+from headrace.functions import annotated, as_schema, element_type
+from headrace.io.csv import CsvSource
+from headrace.io.json import JsonSource
+from headrace.io.memory import GeneratedSource, TableSource, infer_schema, table_of
+from headrace.io.parquet import ParquetSource
+from headrace.io.registry import find
+from headrace.io.source import Source
+from headrace.io.text import TextSource
+from headrace.plan.nodes import External, Read
+from headrace.stream import Stream
+from headrace.types import normal_schema
+
+
+def from_source(source: Source) -> Stream:
+    """A stream of any source; see ``headrace.io.source`` for how to write one."""
+    if not isinstance(source, Source):
+        raise PlanError(
+            f"{source!r} is not a source: it needs a schema, and splits(parallelism); "
+            "see headrace.io.source"
+        )
+    return Stream(Read(normal_schema(source.schema), 1, source))
+
+
+def read(format: str, *args: Any, **options: Any) -> Stream:
+    """A stream in a format found by name, ours or one an installed package brings."""
+    kind = find("headrace.sources", format)
+    try:
+        return from_source(getattr(kind, "open", kind)(*args, **options))
+    except TypeError as error:
+        raise PlanError(f"read('{format}'): {error}") from None
+
+
+def read_text(path: Any, *, encoding: str = "utf-8") -> Stream:
+    """Lines of text, in the column ``line``. Paths may be globs, folders or lists; ``.gz`` and
+    ``.zst`` are decompressed. Large files are read in parallel."""
+    return from_source(TextSource.open(path, encoding=encoding))
+
+
+def read_csv(
+    path: Any,
+    *,
+    schema: Any = None,
+    header: bool = True,
+    delimiter: str = ",",
+    quote: str | None = '"',
+    null: str | Sequence[str] = (),
+    multiline: bool = False,
+    on_error: str = "raise",
+) -> Stream:
+    """CSV files. Column types come from the first records unless ``schema=`` gives them.
+
+    An empty field is null, or ``''`` in a string column; ``null`` names further words for null.
+    A line end within quotes needs ``multiline=True``, which reads each file in one piece.
+    ``on_error`` says what to do with a record that does not fit: raise, skip, or keep it in
+    ``.errors``.
+    """
+    return from_source(
+        CsvSource.open(
+            path, schema=schema, header=header, delimiter=delimiter, quote=quote, null=null,
+            multiline=multiline, on_error=on_error,
+        )  # fmt: skip
+    )
+
+
+def read_json(path: Any, *, schema: Any = None, on_error: str = "raise") -> Stream:
+    """JSON lines: one object a line. ``schema`` and ``on_error`` are as in ``read_csv``."""
+    return from_source(JsonSource.open(path, schema=schema, on_error=on_error))
+
+
+def read_parquet(path: Any) -> Stream:
+    """Parquet files, row group by row group; only the columns a pipeline uses are read."""
+    return from_source(ParquetSource.open(path))
+
+
+def from_arrow(data: Any) -> Stream:
+    """A pyarrow table or batch, or anything that speaks Arrow's C stream."""
+    return from_source(TableSource.of(data))
+
+
+def from_pandas(frame: Any) -> Stream:
+    """A pandas DataFrame, without its index."""
+    return from_source(TableSource.of(frame))
+
+
+def from_polars(frame: Any) -> Stream:
+    """A Polars DataFrame or LazyFrame."""
+    return from_source(TableSource.of(frame.collect() if hasattr(frame, "collect") else frame))
+
+
+def from_items(items: Iterable[Any], *, schema: Any = None) -> Stream:
+    """A list or any iterable of dicts, dataclasses, named tuples or plain values.
+
+    Plain values get the column ``value``. An iterator is read once, now.
+    """
+    known = None if schema is None else as_schema(schema)
+    return from_source(TableSource.of(table_of(items, known, "from_items")))
+
+
+def generate(
+    function: Callable[[int, int], Iterable[Any]], splits: int, *, schema: Any = None
+) -> Stream:
+    """Records that ``function(rank, splits)`` yields, in parallel: RStream's parallel source.
+
+    Each rank's function runs in a worker. It may yield records, or whole Arrow batches.
+    """
+    if not callable(function):
+        raise PlanError(f"generate: a function was expected, not {function!r}")
+    if not isinstance(splits, int) or isinstance(splits, bool) or splits < 1:
+        raise PlanError(f"generate: splits is a positive number, not {splits!r}")
+    if schema is not None:
+        known = as_schema(schema)
+    elif (said := element_type(annotated(function))) is not None and said is not pa.RecordBatch:
+        known = as_schema(said)
+    else:
+        first = next(iter(function(0, splits)), None)
+        if isinstance(first, (pa.RecordBatch, pa.Table)):
+            known = normal_schema(first.schema)
+        else:
+            known = infer_schema([first], "generate")
+    return from_source(GeneratedSource(function, splits, known))
+
+
+def from_spark(frame: Any) -> Stream:
+    """A Spark DataFrame. Steps of expressions over it stay plain Spark columns."""
+    from headrace.spark.columns import frame_schema
+
+    return Stream(External(frame_schema(frame), 1, "spark", frame))

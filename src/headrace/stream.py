@@ -1,0 +1,779 @@
+"""``Stream`` and ``KeyedStream``: the API. Each call checks itself and adds a step to the plan."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce as fold_left
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from headrace.aggregates import Aggregate, count
+from headrace.engines import resolve
+from headrace.errors import HeadraceError, PlanError, nearest
+from headrace.expressions import Expr, col, literal, to_expr
+from headrace.functions import (
+    batch_schema,
+    folding,
+    reduction,
+    returned_schema,
+    returned_type,
+    with_value,
+)
+from headrace.io.csv import CsvSink
+from headrace.io.json import JsonSink
+from headrace.io.parquet import ParquetSink
+from headrace.io.registry import find
+from headrace.io.sink import Sink
+from headrace.io.source import ErrorKeeping
+from headrace.io.text import TextSink
+from headrace.kernels.aggregate import compile_aggregation
+from headrace.kernels.chain import compile_chain, compile_step
+from headrace.kernels.expressions import compile_expression
+from headrace.kernels.order import sortable
+from headrace.kernels.rows import VALUE, rows_of
+from headrace.plan import explain as plan_explain
+from headrace.plan.nodes import (
+    Explode,
+    Filter,
+    GroupBy,
+    Join,
+    KeyBy,
+    Limit,
+    MapBatches,
+    MapRows,
+    MaxParallelism,
+    Named,
+    Narrow,
+    Node,
+    Project,
+    Read,
+    Shuffle,
+    Sort,
+    TopK,
+    Union,
+)
+from headrace.plan.prune import columns_of
+from headrace.types import type_name
+
+JOINS = {"inner": "inner", "left": "left", "right": "right", "outer": "outer", "full": "outer",
+         "semi": "semi", "anti": "anti"}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Records with named columns, computed when a sink asks for them.
+
+    >>> import headrace as hr
+    >>> hr.from_items([1, 2, 3, 4]).filter("value % 2 = 0").map("value * 10").to_list(on="spark")
+    ... # doctest: +SKIP
+    [20, 40]
+    """
+
+    node: Node
+
+    # What it is
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns and their types."""
+        return self.node.schema
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.node.schema.names)
+
+    def __repr__(self) -> str:
+        return f"Stream({plan_explain.columns_text(self.schema)})"
+
+    def _repr_html_(self) -> str:
+        return plan_explain.html(self.node)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """The records as an Arrow stream, so that Polars, DuckDB and others can take it."""
+        return self.collect().__arrow_c_stream__(requested_schema)
+
+    def explain(self, mode: str = "text", on: Any = None) -> str:
+        """The plan, its stages and where each step runs; ``"graph"`` for a Mermaid picture."""
+        if mode == "graph":
+            return plan_explain.mermaid(self.node)
+        if mode != "text":
+            raise PlanError(f"explain({mode!r}): use 'text' or 'graph'")
+        engine = resolve(on)
+        return plan_explain.explain(self.node, engine.name, engine.where)
+
+    # Columns
+
+    def select(self, *columns: Any, **named: Any) -> Stream:
+        """Some columns, or new ones: ``select("id", "fare * 2 as double", tip=col("tip") / 10)``."""
+        with self._building("select") as at:
+            stream, items = at.stream._columns(columns, named)
+            if not items:
+                raise PlanError("select needs at least one column")
+            return stream._project(items, "select", at.step)
+
+    def with_columns(self, *columns: Any, **named: Any) -> Stream:
+        """All columns, and new or replaced ones."""
+        with self._building("with_columns") as at:
+            stream, items = at.stream._columns(columns, named)
+            new = dict(items)
+            kept = [(n, new.pop(n, col(n).tree)) for n in self.columns]
+            return stream._project([*kept, *new.items()], "with_columns", at.step)
+
+    def drop(self, *names: str) -> Stream:
+        """All columns but these."""
+        with self._building("drop") as at:
+            self._known(*names)
+            kept = [(n, col(n).tree) for n in self.columns if n not in names]
+            if not kept:
+                raise PlanError("that would drop every column")
+            return self._project(kept, "drop", at.step)
+
+    def rename(self, **names: str) -> Stream:
+        """Columns under other names: ``rename(fare="price")`` calls ``fare`` ``price``."""
+        with self._building("rename") as at:
+            self._known(*names)
+            return self._project(
+                [(names.get(n, n), col(n).tree) for n in self.columns], "rename", at.step
+            )
+
+    # Records
+
+    def map(
+        self, function: Any = None, *, schema: Any = None, **named: Any
+    ) -> Stream:
+        """A record made from each record, by an expression or a Python function.
+
+        A function gets a row (``row.fare``), or the value itself where ``value`` is the only
+        column. It returns a dict, a dataclass, a named tuple, or a plain value. Its columns come
+        from its annotation, from ``schema=``, or from trying it on the first records.
+        """
+        with self._building("map") as at:
+            if callable(function) and not isinstance(function, Expr):
+                after = returned_schema(function, schema, self._sample, at.label, many=False)
+                return Stream(MapRows(after, at.step, self.node, function, "map"))
+            items = [] if function is None else [self._named(VALUE, to_expr(function).tree)]
+            items += [(n, to_expr(e).tree) for n, e in named.items()]
+            if not items:
+                raise PlanError("map needs a function or an expression")
+            return self._project(items, "map", at.step)
+
+    def flat_map(
+        self,
+        function: Any,
+        name: str = VALUE,
+        *,
+        keep: str | Sequence[str] | bool = (),
+        schema: Any = None,
+    ) -> Stream:
+        """Any number of records made from each record.
+
+        An expression must be a list: each element becomes a record with the column ``name``, and
+        the columns of ``keep`` (``True`` for all) beside it. A function returns an iterable.
+        """
+        with self._building("flat_map") as at:
+            if callable(function) and not isinstance(function, Expr):
+                after = returned_schema(function, schema, self._sample, at.label, many=True)
+                return Stream(MapRows(after, at.step, self.node, function, "flat_map"))
+            tree = to_expr(function).tree
+            if isinstance(keep, builtins.bool):
+                kept = [n for n in self.columns if n != name] if keep else []
+            else:
+                kept = [keep] if isinstance(keep, str) else list(keep)
+            self._known(*kept)
+            if name in kept:
+                raise PlanError(f"'{name}' is both kept and new; pass name= another")
+            step = Explode(self.schema, at.step, self.node, tree, name, tuple(kept))
+            return self._narrow(step)
+
+    def filter(self, condition: Any) -> Stream:
+        """The records for which a condition is true: an expression, or a function of a row."""
+        with self._building("filter") as at:
+            if callable(condition) and not isinstance(condition, Expr):
+                return Stream(MapRows(self.schema, at.step, self.node, condition, "filter"))
+            tree = to_expr(condition).tree
+            return self._narrow(Filter(self.schema, at.step, self.node, tree))
+
+    def map_batches(self, function: Callable[..., Any], *, schema: Any = None) -> Stream:
+        """A function of a whole bundle: a ``pyarrow.RecordBatch`` in, a batch or table out.
+
+        Much faster than a function of a row. Where bundles are cut is not promised.
+        """
+        with self._building("map_batches") as at:
+            self._function(function)
+            after = batch_schema(function, schema, self._sample, at.label)
+            return Stream(MapBatches(after, at.step, self.node, function))
+
+    def inspect(self, function: Callable[[Any], Any] = print) -> Stream:
+        """Shows each record to a function where it is computed, and passes it on."""
+        with self._building("inspect") as at:
+            self._function(function)
+            return Stream(MapRows(self.schema, at.step, self.node, function, "inspect"))
+
+    # Keys
+
+    def key_by(self, *keys: Any, **named: Any) -> KeyedStream:
+        """Records by key: all of one key come together, in order."""
+        return self._keyed("key_by", keys, named)
+
+    def group_by(self, *keys: Any, **named: Any) -> KeyedStream:
+        """Records by key, to be aggregated: ``group_by("zone").agg(n=hr.count())``."""
+        return self._keyed("group_by", keys, named)
+
+    def _keyed(self, method: str, keys: tuple[Any, ...], named: dict[str, Any]) -> KeyedStream:
+        with self._building(method) as at:
+            stream, items = at.stream._columns(keys, named)
+            if not items:
+                raise PlanError(f"{method} needs at least one key")
+            keyed = KeyedStream(stream, tuple(items))
+            stream._group(tuple(items), (), method, at.step)  # refuses types that have no equality
+            return keyed
+
+    def agg(self, *aggregates: Aggregate, **named: Aggregate) -> Stream:
+        """Aggregates of all records, as one record."""
+        with self._building("agg") as at:
+            return self._group((), _aggregates(aggregates, named), "agg", at.step)
+
+    def distinct(self, *columns: str) -> Stream:
+        """The different records, or the different values of some columns."""
+        with self._building("distinct") as at:
+            self._known(*columns)
+            names = columns or tuple(self.columns)
+            keys = tuple((n, col(n).tree) for n in names)
+            return self._group(keys, (), "distinct", at.step)
+
+    def top_k(self, k: int, by: Any) -> Stream:
+        """The ``k`` records with the largest ``by``; ties go by the other columns, ascending."""
+        return self._top_k(k, by, ())
+
+    # Order and partitions
+
+    def sort(self, *by: Any, descending: bool | Sequence[bool] = False) -> Stream:
+        """All records in order. Nulls come first, or last if descending; NaN is the largest."""
+        with self._building("sort") as at:
+            if not by:
+                raise PlanError("sort needs a column")
+            down = [descending] * len(by) if isinstance(descending, bool) else list(descending)
+            if len(down) != len(by):
+                raise PlanError(f"{len(by)} columns, but descending= has {len(down)}")
+            order = self._order(by, down, "sort")
+            return Stream(Sort(self.schema, at.step, self.node, order))
+
+    def limit(self, count: int) -> Stream:
+        """The first ``count`` records, in input order or in the order of a ``sort`` before it."""
+        with self._building("limit") as at:
+            if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+                raise PlanError(f"a limit is a number of records, not {count!r}")
+            return Stream(Limit(self.schema, at.step, self.node, count))
+
+    def shuffle(self) -> Stream:
+        """The records spread evenly over the partitions."""
+        return Stream(Shuffle(self.schema, self.node.step + 1, self.node))
+
+    def max_parallelism(self, count: int) -> Stream:
+        """At most ``count`` partitions from here to the next repartitioning."""
+        with self._building("max_parallelism") as at:
+            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+                raise PlanError(f"a parallelism is a positive number, not {count!r}")
+            return Stream(MaxParallelism(self.schema, at.step, self.node, count))
+
+    # Several streams
+
+    def union(self, *others: Stream) -> Stream:
+        """The records of this stream and of others with the same columns."""
+        with self._building("union") as at:
+            for other in others:
+                if not isinstance(other, Stream):
+                    raise PlanError(f"{other!r} is not a stream")
+                if not other.schema.equals(self.schema):
+                    raise PlanError(_difference(self.schema, other.schema))
+            if not others:
+                return self
+            step = max(at.step, *(o.node.step + 1 for o in others))
+            return Stream(Union(self.schema, step, (self.node, *(o.node for o in others))))
+
+    def join(
+        self,
+        other: Stream,
+        on: str | Sequence[str] | None = None,
+        *,
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+        how: str = "inner",
+        suffix: str = "_right",
+    ) -> Stream:
+        """Records paired by equal keys.
+
+        ``how`` is inner, left, right, outer, semi (left records with a match) or anti (without).
+        The key columns come out once, under the left names; other columns of the right side that
+        the left has too get ``suffix``. A null key matches nothing.
+        """
+        with self._building("join") as at:
+            if not isinstance(other, Stream):
+                raise PlanError(f"{other!r} is not a stream")
+            if how not in JOINS:
+                raise PlanError(f"how={how!r} is not a join{nearest(how, JOINS)}")
+            if (on is None) == (left_on is None or right_on is None):
+                raise PlanError("give on=, or both left_on= and right_on=")
+            left = _names(on if on is not None else left_on)
+            right = _names(on if on is not None else right_on)
+            if not left or len(left) != len(right):
+                raise PlanError("both sides need the same number of keys, at least one")
+            self._known(*left)
+            other._known(*right)
+            for a, b in zip(left, right, strict=True):
+                x, y = self.schema.field(a).type, other.schema.field(b).type
+                if not x.equals(y):
+                    raise PlanError(
+                        f"'{a}' is {type_name(x)} on the left and '{b}' {type_name(y)} on the "
+                        "right; cast one of them"
+                    )
+                if pa.types.is_nested(x):
+                    raise PlanError(f"'{a}' is {type_name(x)}, which cannot be a key")
+            fields = list(self.schema)
+            renamed: list[tuple[str, str]] = []
+            if JOINS[how] not in ("semi", "anti"):
+                for field in other.schema:
+                    if field.name in right:
+                        continue
+                    name = field.name + (suffix if field.name in self.columns else "")
+                    if name in (f.name for f in fields):
+                        raise PlanError(f"the column '{name}' would come out twice; pass suffix=")
+                    renamed.append((field.name, name))
+                    fields.append(field.with_name(name))
+            return Stream(
+                Join(
+                    pa.schema(fields), max(at.step, other.node.step + 1), self.node, other.node,
+                    tuple(left), tuple(right), JOINS[how], tuple(renamed),
+                )  # fmt: skip
+            )
+
+    # Bad records
+
+    @property
+    def errors(self) -> Stream:
+        """The records that could not be read, for sources opened with ``on_error="keep"``.
+
+        Columns: ``file``, ``line``, ``reason``, ``record``. Bounded input is read again for them.
+        """
+        kept = [
+            Stream(Read(source.schema, 1, source))
+            for node in _sources(self.node)
+            if isinstance(node.source, ErrorKeeping) and (source := node.source.errors()) is not None
+        ]
+        if not kept:
+            raise PlanError("no source of this stream keeps bad records; read with on_error='keep'")
+        return fold_left(lambda a, b: a.union(b), kept)
+
+    # Sinks
+
+    def collect(self, on: Any = None) -> pa.Table:
+        """All records, as a ``pyarrow.Table``."""
+        return resolve(on).collect(self.node)
+
+    def to_pandas(self, on: Any = None) -> Any:
+        """All records, as a pandas DataFrame."""
+        _installed("pandas")
+        return self.collect(on).to_pandas()
+
+    def to_polars(self, on: Any = None) -> Any:
+        """All records, as a Polars DataFrame."""
+        return _installed("polars").from_arrow(self.collect(on))
+
+    def to_list(self, on: Any = None) -> list[Any]:
+        """All records as rows; plain values where ``value`` is the only column."""
+        table = self.collect(on)
+        return [row for batch in table.to_batches() for row in rows_of(batch)]
+
+    def show(self, rows: int = 20, on: Any = None) -> None:
+        """Print the first records as a table."""
+        from headrace.display import print_table
+
+        table = self.limit(rows + 1).collect(on)
+        print_table(table.slice(0, rows), more=table.num_rows > rows)
+
+    def for_each(
+        self, function: Callable[[Any], Any], *, parallel: bool = False, on: Any = None
+    ) -> None:
+        """Call a function with each record, here and in order, or in parallel in the workers."""
+        with self._building("for_each") as at:
+            self._function(function)
+            step = MapRows(self.schema, at.step, self.node, function, "for_each")
+        engine = resolve(on)
+        if parallel:
+            engine.run(step)
+            return
+        run, _ = compile_step(step, self.schema)
+        for batch in engine.bundles(self.node):
+            run(batch)
+
+    def reduce(self, function: Callable[[Any, Any], Any], on: Any = None) -> Any:
+        """All records joined two by two into one, in input order; None if there are none."""
+        with self._building("reduce") as at:
+            self._function(function)
+            aggregate = reduction(function, self.schema, at.label)
+            stream = self._group((), ((VALUE, aggregate),), "reduce", at.step)
+        return _only(stream.collect(on))
+
+    def fold(
+        self,
+        initial: Any,
+        function: Callable[[Any, Any], Any],
+        merge: Callable[[Any, Any], Any] | None = None,
+        *,
+        returns: Any = None,
+        on: Any = None,
+    ) -> Any:
+        """A state taken through all records in input order: ``fold(0, lambda s, x: s + x)``.
+
+        With ``merge``, which joins two states, parts are folded in parallel; ``initial`` then
+        begins every part. Without it the records go to one place.
+        """
+        with self._building("fold") as at:
+            self._function(function)
+            aggregate = folding(initial, function, merge, returns, self.schema, at.label)
+            stream = self._group((), ((VALUE, aggregate),), "fold", at.step)
+        result = _only(stream.collect(on))
+        return initial if result is None else result
+
+    def count(self, on: Any = None) -> int:
+        """How many records there are."""
+        return int(_only(self.agg(**{VALUE: count()}).collect(on)))
+
+    def write_to(self, sink: Sink, on: Any = None) -> None:
+        """Write to any sink."""
+        with self._building("write"):
+            if not isinstance(sink, Sink):
+                raise PlanError(f"{sink!r} is not a sink; see headrace.io.sink")
+            sink.check(self.schema)
+        resolve(on).write(self.node, sink)
+
+    def write(self, format: str, *args: Any, on: Any = None, **options: Any) -> None:
+        """Write in a format found by name, ours or one an installed package brings."""
+        with self._building(f"write {format}"):
+            sink = find("headrace.sinks", format)(*args, **options)
+        self.write_to(sink, on)
+
+    def write_parquet(self, path: Any, mode: str = "error", on: Any = None, **options: Any) -> None:
+        """Write a folder of Parquet files; ``mode`` is error, overwrite or append."""
+        self._write_files("write_parquet", ParquetSink, path, mode, on, options)
+
+    def write_csv(self, path: Any, mode: str = "error", on: Any = None, **options: Any) -> None:
+        """Write a folder of CSV files with headers."""
+        self._write_files("write_csv", CsvSink, path, mode, on, options)
+
+    def write_json(self, path: Any, mode: str = "error", on: Any = None) -> None:
+        """Write a folder of JSON-lines files."""
+        self._write_files("write_json", JsonSink, path, mode, on, {})
+
+    def write_text(self, path: Any, mode: str = "error", on: Any = None) -> None:
+        """Write the one string column as a folder of text files."""
+        self._write_files("write_text", TextSink, path, mode, on, {})
+
+    def _write_files(
+        self, method: str, kind: Any, path: Any, mode: str, on: Any, options: dict[str, Any]
+    ) -> None:
+        with self._building(method):
+            sink = kind(path, mode, options)
+            sink.check(self.schema)
+        resolve(on).write(self.node, sink)
+
+    # How steps are added
+
+    def _building(self, method: str) -> _Building:
+        return _Building(self, self.node.step + 1, method)
+
+    def _known(self, *names: str) -> None:
+        for name in names:
+            if name not in self.schema.names:
+                raise PlanError(f"there is no column '{name}'{nearest(str(name), self.columns)}")
+
+    def _function(self, function: Any) -> None:
+        if not callable(function):
+            raise PlanError(f"a function was expected, not {function!r}")
+
+    def _named(self, default: str, tree: exp.Expression) -> tuple[str, exp.Expression]:
+        return (tree.alias, tree.this) if isinstance(tree, exp.Alias) else (default, tree)
+
+    def _columns(
+        self, columns: Iterable[Any], named: dict[str, Any]
+    ) -> tuple[Stream, list[tuple[str, exp.Expression]]]:
+        """Columns a person named: by name, by expression, or computed by a function."""
+        stream: Stream = self
+        items: list[tuple[str, exp.Expression]] = []
+        for what in columns:
+            if isinstance(what, str) and what in self.schema.names:
+                items.append((what, col(what).tree))
+            elif isinstance(what, str) and what.isidentifier():
+                self._known(what)
+            elif callable(what) and not isinstance(what, Expr):
+                name = getattr(what, "__name__", VALUE)
+                named = {"key" if name == "<lambda>" else name: what, **named}
+            elif isinstance(what, (str, Expr)):
+                tree = to_expr(what).tree
+                default = tree.name if isinstance(tree, exp.Column) else tree.sql(dialect="spark")
+                items.append(self._named(default, tree))
+            else:
+                raise PlanError(f"{what!r} is not a column; use its name, an expression, a function")
+        for name, what in named.items():
+            if callable(what) and not isinstance(what, Expr):
+                stream = stream._computed(name, what)
+                items.append((name, col(name).tree))
+            elif isinstance(what, Expr):
+                items.append((name, what.tree))
+            elif isinstance(what, str) and what in self.schema.names:
+                items.append((name, col(what).tree))
+            elif isinstance(what, str):
+                items.append((name, to_expr(what).tree))
+            else:
+                items.append((name, literal(what)))
+        names = [n for n, _ in items]
+        twice = [n for n in names if names.count(n) > 1]
+        if twice:
+            raise PlanError(f"the column '{twice[0]}' is named twice")
+        return stream, items
+
+    def _computed(self, name: str, function: Callable[..., Any]) -> Stream:
+        """This stream with a column that a Python function computes of each row."""
+        step = self.node.step + 1
+        kind = returned_type(function, self._sample, f"step {step}, {name}=")
+        if name in self.schema.names:
+            raise PlanError(f"'{name}' is a column already; compute it under another name")
+        after = self.schema.append(pa.field(name, kind))
+        extend = with_value(function, self.schema.names)
+        return Stream(MapRows(after, step, self.node, extend, "map"))
+
+    def _project(self, items: Sequence[tuple[str, Any]], method: str, step: int) -> Stream:
+        return self._narrow(Project(self.schema, step, self.node, tuple(items), method))
+
+    def _narrow(self, step: Narrow) -> Stream:
+        """Add a step of expressions, compiling it here and now to check it and learn its columns."""
+        _, after = compile_step(step, self.schema)
+        return Stream(replace(step, schema=after, step=max(step.step, self.node.step + 1)))
+
+    def _group(self, keys: Named, aggregates: Any, method: str, step: int) -> Stream:
+        node = GroupBy(self.schema, max(step, self.node.step + 1), self.node, keys,
+                       tuple(aggregates), method)
+        return Stream(replace(node, schema=compile_aggregation(node, self.schema).result_schema))
+
+    def _order(
+        self, by: Iterable[Any], down: Sequence[bool], where: str
+    ) -> tuple[tuple[exp.Expression, bool], ...]:
+        _, items = self._columns(by, {})
+        for _, tree in items:
+            sortable(compile_expression(tree, self.schema).type, where)
+        return tuple((tree, flag) for (_, tree), flag in zip(items, down, strict=True))
+
+    def _top_k(self, k: int, by: Any, keys: tuple[str, ...]) -> Stream:
+        with self._building("top_k") as at:
+            if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+                raise PlanError(f"top_k takes a positive number of records, not {k!r}")
+            wanted = [by] if isinstance(by, (str, Expr)) else list(by)
+            order = self._order(wanted, [True] * len(wanted), "top_k")
+            used = columns_of(t for t, _ in order if isinstance(t, exp.Column)) | set(keys)
+            ties = [
+                (col(f.name).tree, False)
+                for f in self.schema
+                if f.name not in used and not pa.types.is_nested(f.type)
+            ]
+            step = max(at.step, self.node.step + 1)
+            return Stream(TopK(self.schema, step, self.node, k, (*order, *ties), keys))
+
+    def _sample(self) -> pa.RecordBatch | None:
+        """Some records as they leave this step, if they can be had by reading a little."""
+        steps: list[Narrow] = []
+        node = self.node
+        while isinstance(node, Narrow):
+            steps.append(node)
+            node = node.input
+        if not isinstance(node, Read):
+            return None
+        chain = compile_chain(steps[::-1], node.schema)
+        for split in node.source.splits(1)[:4]:
+            for count, batch in enumerate(split.read(node.schema.names)):
+                batch = chain(batch.slice(0, 1000).select(list(chain.columns)))
+                if batch.num_rows:
+                    return batch.slice(0, 20)
+                if count >= 4:
+                    break
+        return None
+
+
+class _Building:
+    """While a step is being added: any fault found is told with the step's name."""
+
+    def __init__(self, stream: Stream, step: int, method: str) -> None:
+        self.stream, self.step, self.method = stream, step, method
+        self.label = f"step {step}, {method}"
+
+    def __enter__(self) -> _Building:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, HeadraceError) and not str(error).startswith("step "):
+            raise type(error)(f"{self.label}: {error}") from error.__cause__
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedStream:
+    """Records by key, from ``key_by`` or ``group_by``."""
+
+    stream: Stream
+    keys: Named
+
+    def __repr__(self) -> str:
+        return f"KeyedStream(by {', '.join(n for n, _ in self.keys)}; {self.stream!r})"
+
+    def agg(self, *aggregates: Aggregate, **named: Aggregate) -> Stream:
+        """Aggregates of each key: ``agg(n=hr.count(), mean=hr.mean("fare"))``."""
+        with self.stream._building("agg") as at:
+            found = _aggregates(aggregates, named)
+            names = [n for n, _ in self.keys]
+            for name, _ in found:
+                if name in names:
+                    raise PlanError(f"'{name}' is a key; name the aggregate otherwise")
+            return self.stream._group(self.keys, found, "agg", at.step)
+
+    def count(self, name: str = "count") -> Stream:
+        """How many records each key has."""
+        return self.agg(**{name: count()})
+
+    def reduce(self, function: Callable[[Any, Any], Any]) -> Stream:
+        """Each key's records joined two by two into one, in input order."""
+        with self.stream._building("reduce") as at:
+            self.stream._function(function)
+            schema = self.stream.schema
+            aggregate = reduction(function, schema, at.label)
+            name = VALUE if schema.names == [VALUE] else "_record"
+            grouped = self.stream._group(self.keys, ((name, aggregate),), "reduce", at.step)
+            if schema.names == [VALUE]:
+                return grouped
+            fields = [(n, col(name).field(n).tree) for n in schema.names]
+            extra = [(n, col(n).tree) for n, _ in self.keys if n not in schema.names]
+            return grouped._project([*extra, *fields], "select", at.step + 1)
+
+    def fold(
+        self,
+        initial: Any,
+        function: Callable[[Any, Any], Any],
+        merge: Callable[[Any, Any], Any] | None = None,
+        *,
+        returns: Any = None,
+        name: str = VALUE,
+    ) -> Stream:
+        """A state taken through each key's records in input order; see ``Stream.fold``."""
+        with self.stream._building("fold") as at:
+            self.stream._function(function)
+            aggregate = folding(initial, function, merge, returns, self.stream.schema, at.label)
+            return self.stream._group(self.keys, ((name, aggregate),), "fold", at.step)
+
+    def top_k(self, k: int, by: Any) -> Stream:
+        """The ``k`` records of each key with the largest ``by``."""
+        stream, names = self._with_key_columns()
+        return stream._top_k(k, by, names)
+
+    def distinct(self) -> Stream:
+        """The different keys."""
+        with self.stream._building("distinct") as at:
+            return self.stream._group(self.keys, (), "distinct", at.step)
+
+    def map(self, function: Any, *, schema: Any = None) -> Stream:
+        """``Stream.map`` where all records of a key are in one place, in order."""
+        return self.together().map(function, schema=schema)
+
+    def flat_map(self, function: Any, *, schema: Any = None) -> Stream:
+        """``Stream.flat_map`` where all records of a key are in one place, in order."""
+        return self.together().flat_map(function, schema=schema)
+
+    def filter(self, condition: Any) -> Stream:
+        """``Stream.filter`` where all records of a key are in one place, in order."""
+        return self.together().filter(condition)
+
+    def map_batches(self, function: Callable[..., Any], *, schema: Any = None) -> Stream:
+        """``Stream.map_batches`` where all records of a key are in one place, in order."""
+        return self.together().map_batches(function, schema=schema)
+
+    def together(self) -> Stream:
+        """The records, all of one key in one partition and in order."""
+        stream, names = self._with_key_columns()
+        step = stream.node.step + 1
+        return Stream(KeyBy(stream.schema, step, stream.node, names))
+
+    def _with_key_columns(self) -> tuple[Stream, tuple[str, ...]]:
+        """The stream with every key as a column of its own."""
+        new = {
+            n: Expr(t)
+            for n, t in self.keys
+            if not (isinstance(t, exp.Column) and len(t.parts) == 1 and t.name == n)
+        }
+        stream = self.stream.with_columns(**new) if new else self.stream
+        return stream, tuple(n for n, _ in self.keys)
+
+
+def _aggregates(
+    aggregates: tuple[Aggregate, ...], named: dict[str, Aggregate]
+) -> list[tuple[str, Aggregate]]:
+    found: list[tuple[str, Aggregate]] = []
+    for aggregate in aggregates:
+        if not isinstance(aggregate, Aggregate):
+            raise PlanError(f"{aggregate!r} is not an aggregate; use hr.count(), hr.sum('x'), …")
+        parts = [aggregate.user.name if aggregate.user else aggregate.kind]
+        parts += [t.name for t in aggregate.inputs if isinstance(t, exp.Column)]
+        found.append(("_".join(parts), aggregate))
+    for name, aggregate in named.items():
+        if not isinstance(aggregate, Aggregate):
+            raise PlanError(
+                f"{name}={aggregate!r} is not an aggregate; use hr.count(), hr.sum('x'), …"
+            )
+        found.append((name, aggregate))
+    if not found:
+        raise PlanError("agg needs at least one aggregate, such as n=hr.count()")
+    names = [n for n, _ in found]
+    twice = [n for n in names if names.count(n) > 1]
+    if twice:
+        raise PlanError(f"two aggregates are called '{twice[0]}'")
+    return found
+
+
+def _names(what: Any) -> list[str]:
+    return [what] if isinstance(what, str) else list(what)
+
+
+def _difference(a: pa.Schema, b: pa.Schema) -> str:
+    """In what two schemas differ."""
+    for field in a:
+        if field.name not in b.names:
+            return f"the other stream has no column '{field.name}'{nearest(field.name, b.names)}"
+        if not b.field(field.name).type.equals(field.type):
+            return (
+                f"'{field.name}' is {type_name(field.type)} here and "
+                f"{type_name(b.field(field.name).type)} in the other stream; cast one of them"
+            )
+    extra = [n for n in b.names if n not in a.names]
+    if extra:
+        return f"the other stream has one more column, '{extra[0]}'; drop it"
+    return f"the columns come in another order; select({', '.join(map(repr, a.names))}) first"
+
+
+def _only(table: pa.Table) -> Any:
+    return table.column(table.num_columns - 1)[0].as_py() if table.num_rows else None
+
+
+def _sources(node: Node) -> Iterator[Read]:
+    if isinstance(node, Read):
+        yield node
+    for source in node.inputs:
+        yield from _sources(source)
+
+
+def _installed(name: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise PlanError(f"{name} is not installed; pip install 'headrace[{name}]'") from None
