@@ -6,7 +6,7 @@ Spark's order, which Arrow's own sort does not follow.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import PlanError
 from headrace.kernels.expressions.kernel import numbers, validity
+from headrace.kernels.group import Grouper
 from headrace.types import type_name
 
 
@@ -52,3 +53,51 @@ def sort_rows(keys: Sequence[pa.Array], descending: Sequence[bool]) -> np.ndarra
         return np.zeros(0, np.int64)
     table = pa.Table.from_arrays(columns, names=names[: len(columns)])
     return np.asarray(pc.sort_indices(table, sort_keys=order)).astype(np.int64)
+
+
+class Top:
+    """The first ``k`` rows of each key, in an order, of the bundles seen so far."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        k: int,
+        order: Sequence[tuple[Callable[[pa.RecordBatch], pa.Array], bool]],
+        keys: Sequence[str],
+    ) -> None:
+        self.schema, self.k, self.order = schema, k, order
+        self.keys = list(keys)
+        self.pending: list[pa.RecordBatch] = []
+        self.held = 0
+        self.limit = max(1 << 16, 4 * k)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take in a bundle."""
+        if batch.num_rows == 0:
+            return
+        self.pending.append(batch)
+        self.held += batch.num_rows
+        if self.held > self.limit:
+            kept = self.bundle()
+            self.limit = max(1 << 16, 4 * self.k, 2 * kept.num_rows)
+
+    def bundle(self) -> pa.RecordBatch:
+        """The rows that are left, by key and then in order."""
+        if not self.pending:
+            return pa.RecordBatch.from_pylist([], self.schema)
+        batch = pa.concat_batches(self.pending)
+        ranks = [order_key(compute(batch)) for compute, _ in self.order]
+        flags = [down for _, down in self.order]
+        if self.keys:
+            grouper = Grouper([self.schema.field(n).type for n in self.keys])
+            groups, _ = grouper.groups([batch.column(n) for n in self.keys])
+            rows = sort_rows([pa.array(groups), *ranks], [False, *flags])
+            owners = groups[rows]
+            starts = np.flatnonzero(np.r_[True, owners[1:] != owners[:-1]])
+            sizes = np.diff(np.r_[starts, owners.size])
+            rows = rows[np.arange(owners.size) - np.repeat(starts, sizes) < self.k]
+        else:
+            rows = sort_rows(ranks, flags)[: self.k]
+        kept = batch.take(pa.array(rows))
+        self.pending, self.held = [kept], kept.num_rows
+        return kept

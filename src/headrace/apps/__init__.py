@@ -1,0 +1,45 @@
+"""The papers' workloads, one short file each, runnable by name.
+
+An app has a seeded generator of input of any size, its pipelines in the public API, and a plain
+Python reference that a small input is checked against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import PlanError, nearest
+from headrace.stream import Stream
+
+NAMES = ("wc", "grep", "collisions")
+
+
+@dataclass(frozen=True)
+class App:
+    """A workload.
+
+    ``generate(folder, records, seed, form)`` writes input in one of ``forms`` and gives its path;
+    ``pipelines(path, form)`` are its results by name; ``reference(path)`` computes the same from
+    text input in plain Python, each as a set of tuples.
+    """
+
+    name: str
+    summary: str
+    forms: tuple[str, ...]
+    records: int
+    generate: Callable[[Path, int, int, str], Path]
+    pipelines: Callable[[str, str], dict[str, Stream]]
+    reference: Callable[[str], dict[str, set[tuple[Any, ...]]]]
+
+
+def load(name: str) -> App:
+    """The app of that name."""
+    if name not in NAMES:
+        raise PlanError(f"there is no app '{name}'{nearest(name, NAMES)}")
+    app = import_module(f"headrace.apps.{name}").APP
+    assert isinstance(app, App)
+    return app

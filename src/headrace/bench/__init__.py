@@ -1,0 +1,1 @@
+"""Measuring: engines and baselines side by side in one run, their results compared."""

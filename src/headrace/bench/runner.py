@@ -1,0 +1,115 @@
+"""One benchmark run: every engine by turns on the same input, medians, spread, and ratios."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.apps import App
+from headrace.bench.memory import MemoryWatch
+from headrace.errors import HeadraceError
+
+Job = Callable[[], dict[str, pa.Table]]
+
+
+@dataclass
+class Measured:
+    """What one engine did."""
+
+    engine: str
+    seconds: list[float] = field(default_factory=list)
+    peak: int = 0
+    worker: int = 0
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """The distance between the quartiles."""
+        if len(self.seconds) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.seconds, n=4, method="inclusive")
+        return high - low
+
+    def report(self, records: int) -> dict[str, Any]:
+        return {
+            "engine": self.engine,
+            "median_s": round(self.median, 4),
+            "spread_s": round(self.spread, 4),
+            "records_per_s": round(records / self.median),
+            "peak_mb": round(self.peak / 1e6, 1),
+            "worker_peak_mb": round(self.worker / 1e6, 1),
+        }
+
+
+def measure(
+    app: App,
+    records: int,
+    jobs: dict[str, Job],
+    rounds: int,
+    progress: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Run the jobs by turns, check that they agree, and report."""
+    results: dict[str, dict[str, set[tuple[Any, ...]]]] = {}
+    for name, job in jobs.items():
+        progress(f"warming up {name}")
+        results[name] = {k: rows_of(t) for k, t in job().items()}
+    first = next(iter(jobs))
+    equal = all(same(results[first], other) for other in results.values())
+    results.clear()
+    measured = {name: Measured(name) for name in jobs}
+    for turn in range(rounds):
+        for name, job in jobs.items():
+            progress(f"round {turn + 1} of {rounds}: {name}")
+            with MemoryWatch() as watch:
+                start = time.perf_counter()
+                job()
+                measured[name].seconds.append(time.perf_counter() - start)
+            measured[name].peak = max(measured[name].peak, watch.tree)
+            measured[name].worker = max(measured[name].worker, watch.worker)
+    names = list(jobs)
+    ratios = {
+        f"{a}/{b}": round(measured[b].median / measured[a].median, 3)
+        for i, a in enumerate(names)
+        for b in names[i + 1 :]
+    }
+    return {
+        "app": app.name,
+        "records": records,
+        "equal": equal,
+        "runs": [m.report(records) for m in measured.values()],
+        "ratios": ratios,
+    }
+
+
+def rows_of(table: pa.Table) -> set[tuple[Any, ...]]:
+    """A table as a set of tuples; its column names do not matter, its number of rows does."""
+    columns = [c.to_pylist() for c in table.columns]
+    rows = list(zip(*columns, strict=True))
+    counted: dict[tuple[Any, ...], int] = {}
+    for row in rows:
+        counted[row] = counted.get(row, 0) + 1
+    return {(*row, count) for row, count in counted.items()}
+
+
+def same(a: dict[str, set[tuple[Any, ...]]], b: dict[str, set[tuple[Any, ...]]]) -> bool:
+    """Whether two results hold the same rows, floating numbers to the last digits."""
+    if a.keys() != b.keys():
+        raise HeadraceError(f"the engines gave other results: {list(a)} and {list(b)}")
+    return all(_rounded(a[k]) == _rounded(b[k]) for k in a)
+
+
+def _rounded(rows: Iterable[tuple[Any, ...]]) -> set[tuple[Any, ...]]:
+    return {tuple(_digits(v) if isinstance(v, float) else v for v in row) for row in rows}
+
+
+def _digits(value: float) -> Any:
+    return f"{value:.9g}" if math.isfinite(value) else str(value)

@@ -1,0 +1,1 @@
+"""The Spark engine: our kernels in Spark's Python workers, Spark's own exchange between them."""

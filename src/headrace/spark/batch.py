@@ -1,0 +1,268 @@
+"""A bounded plan as a Spark job: stages lowered to DataFrames of rows or of bundles."""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import functions as F
+
+from headrace.errors import PlanError
+from headrace.io.source import at_most, size_of
+from headrace.plan.nodes import (
+    External,
+    GroupBy,
+    Join,
+    KeyBy,
+    Limit,
+    MaxParallelism,
+    Narrow,
+    Read,
+    Shuffle,
+    Sort,
+    TopK,
+    Union,
+)
+from headrace.plan.stages import Stage, in_order
+from headrace.spark.columns import (
+    apply_steps,
+    as_schema,
+    column,
+    is_plain,
+    plain_prefix,
+    quoted,
+    spark_schema,
+    sql_can,
+    sql_group,
+)
+from headrace.spark.stage import (
+    BUNDLES_SQL,
+    MESSAGES_SQL,
+    CollectEnding,
+    ConcatHead,
+    Ending,
+    Head,
+    KeyEnding,
+    LimitEnding,
+    LimitHead,
+    MergeHead,
+    PartialEnding,
+    Program,
+    RowsEnding,
+    RowsHead,
+    RunEnding,
+    ScatterEnding,
+    SplitsHead,
+    TopEnding,
+    TopHead,
+    WriteEnding,
+)
+
+_SHARD_BYTES = 128 << 20
+"""Input a shard of keys stands for: more input makes more shards, not larger ones."""
+_INLINE_BYTES = 1 << 20
+
+
+def keeps_rows(stage: Stage) -> bool:
+    """Whether the head of a stage is rows that Spark itself has or makes."""
+    if isinstance(stage.head, (External, Join, Sort)):
+        return True
+    if isinstance(stage.head, (Limit, MaxParallelism, Shuffle)):
+        return keeps_rows(stage.inputs[0]) and is_plain(stage.inputs[0].steps)
+    if isinstance(stage.head, GroupBy):
+        before = stage.inputs[0]
+        return keeps_rows(before) and is_plain(before.steps) and sql_can(stage.head)
+    if isinstance(stage.head, Union):
+        return all(keeps_rows(s) and is_plain(s.steps) for s in stage.inputs)
+    return False
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """Turns stages into DataFrames of one session."""
+
+    session: Any
+
+    @property
+    def zone(self) -> str:
+        return str(self.session.conf.get("spark.sql.session.timeZone"))
+
+    @property
+    def parallelism(self) -> int:
+        return int(self.session.sparkContext.defaultParallelism)
+
+    def collected(self, stage: Stage) -> Any:
+        """The records as bundles in order."""
+        return self._finished(stage, (), CollectEnding(), BUNDLES_SQL)
+
+    def written(self, stage: Stage, sink: Any) -> Any:
+        """The messages of a sink's writers."""
+        return self._finished(stage, (), WriteEnding(sink, stage.schema), MESSAGES_SQL)
+
+    def ran(self, stage: Stage) -> Any:
+        """A message for each task that ran."""
+        return self._finished(stage, (), RunEnding(), MESSAGES_SQL)
+
+    def rows(self, stage: Stage) -> Any:
+        """The records as Spark rows."""
+        if keeps_rows(stage) and is_plain(stage.steps):
+            return apply_steps(self._frame(stage), stage.steps)
+        schema = spark_schema(stage.schema)
+        return self._finished(stage, (), RowsEnding(stage.schema), schema)
+
+    # A stage, then some more steps, then an ending
+
+    def _finished(
+        self, stage: Stage, more: tuple[Narrow, ...], ending: Ending, schema: Any
+    ) -> Any:
+        steps = (*stage.steps, *more)
+        if isinstance(stage.head, Union) and not keeps_rows(stage):
+            parts = [self._finished(s, steps, ending, schema) for s in stage.inputs]
+            return reduce(lambda a, b: a.union(b), parts)
+        if keeps_rows(stage):
+            plain = plain_prefix(steps)
+            frame = apply_steps(self._frame(stage), steps[:plain])
+            before = steps[plain - 1].schema if plain else stage.head.schema
+            return self._mapped(frame, RowsHead(before), steps[plain:], ending, schema)
+        frame, head = self._bundles(stage)
+        return self._mapped(frame, head, steps, ending, schema)
+
+    def _mapped(
+        self, frame: Any, head: Head, steps: Sequence[Narrow], ending: Ending, schema: Any
+    ) -> Any:
+        program = Program(uuid.uuid4().hex, head, tuple(bare(s) for s in steps), ending, self.zone)
+        return frame.mapInArrow(program.__call__, schema)
+
+    # Heads
+
+    def _bundles(self, stage: Stage) -> tuple[Any, Head]:
+        """What a stage's head brings to the workers."""
+        head = stage.head
+        if isinstance(head, Read):
+            return self._splits(head, None)
+        before = stage.inputs[0]
+        if isinstance(head, GroupBy):
+            shards = self._shards(stage) if head.keys else 1
+            node = bare(head)
+            sent = self._finished(
+                before, (), PartialEnding(node, shards, self.zone), BUNDLES_SQL
+            )
+            return self._exchanged(sent, shards), MergeHead(node, before.schema, self.zone)
+        if isinstance(head, TopK):
+            shards = self._shards(stage) if head.keys else 1
+            node_top = bare(head)
+            sent = self._finished(before, (), TopEnding(node_top, shards, self.zone), BUNDLES_SQL)
+            return self._exchanged(sent, shards), TopHead(node_top, self.zone)
+        if isinstance(head, Limit):
+            sent = self._finished(before, (), LimitEnding(head.count), BUNDLES_SQL)
+            return self._exchanged(sent, 1), LimitHead(head.schema, head.count)
+        if isinstance(head, KeyBy):
+            shards = self._shards(stage)
+            sent = self._finished(before, (), KeyEnding(head.keys, shards), BUNDLES_SQL)
+            return self._exchanged(sent, shards), ConcatHead(head.schema)
+        if isinstance(head, (Shuffle, MaxParallelism)):
+            count = self.parallelism
+            if isinstance(head, MaxParallelism):
+                if isinstance(before.head, Read) and not before.steps:
+                    return self._splits(before.head, head.count)
+                count = min(count, head.count)
+            sent = self._finished(before, (), ScatterEnding(count), BUNDLES_SQL)
+            return self._exchanged(sent, count), ConcatHead(head.schema)
+        raise AssertionError(head)
+
+    def _exchanged(self, frame: Any, shards: int) -> Any:
+        """Bundles brought together by shard, each shard's in input order."""
+        partitions = min(shards, max(self.parallelism, 1))
+        moved = frame.repartitionById(partitions, F.col("shard"))
+        return moved.sortWithinPartitions("shard", "place")
+
+    def _splits(self, node: Read, most: int | None) -> tuple[Any, Head]:
+        splits = list(node.source.splits(self.parallelism))
+        if most is not None:
+            splits = at_most(splits, most)
+        pickled = tuple(_pickle(s) for s in splits)
+        if sum(map(len, pickled)) <= _INLINE_BYTES:
+            frame = self.session.range(0, len(pickled), 1, max(1, len(pickled)))
+            return frame, SplitsHead(node.schema, pickled)
+        # Splits that carry data travel as rows, each to the one task that reads it.
+        table = pa.table(
+            {"split": pa.array(pickled, pa.binary()), "id": pa.array(range(len(pickled)), pa.int32())}
+        )
+        frame = self.session.createDataFrame(table).repartitionById(len(pickled), F.col("id"))
+        return frame.select("split"), SplitsHead(node.schema, None)
+
+    def _shards(self, stage: Stage) -> int:
+        """As many shards as cores, and more where there is much input, so that none is large."""
+        total = sum(size_of(s.head.source) for s in in_order(stage) if isinstance(s.head, Read))
+        cores = max(1, self.parallelism)
+        return min(4096, max(cores, -(-total // _SHARD_BYTES)))
+
+    # Rows that Spark has or makes
+
+    def _frame(self, stage: Stage) -> Any:
+        head = stage.head
+        if isinstance(head, External):
+            if head.engine != "spark":
+                raise PlanError(f"a stream from {head.engine} cannot run on Spark")
+            return as_schema(head.handle, head.schema)
+        if isinstance(head, Join):
+            return self._join(head, *stage.inputs)
+        before = self.rows(stage.inputs[0])
+        if isinstance(head, Sort):
+            return before.orderBy(
+                [column(t).desc() if down else column(t).asc() for t, down in head.order]
+            )
+        if isinstance(head, Limit):
+            return before.limit(head.count)
+        if isinstance(head, MaxParallelism):
+            return before.coalesce(head.count)
+        if isinstance(head, Shuffle):
+            return before.repartition(self.parallelism)
+        if isinstance(head, GroupBy):
+            return sql_group(before, head)
+        assert isinstance(head, Union)
+        return reduce(lambda a, b: a.union(b), [before, *map(self.rows, stage.inputs[1:])])
+
+    def _join(self, node: Join, left: Stage, right: Stage) -> Any:
+        a, b = self.rows(left), self.rows(right)
+        names = {n: f"_right_{i}" for i, n in enumerate(right.schema.names)}
+        b = b.select([quoted(n).alias(alias) for n, alias in names.items()])
+        pairs = list(zip(node.left_on, node.right_on, strict=True))
+        matched = reduce(
+            lambda x, y: x & y, [quoted(x) == quoted(names[y]) for x, y in pairs]
+        )
+        how = {"outer": "full", "semi": "left_semi", "anti": "left_anti"}.get(node.how, node.how)
+        joined = a.join(b, matched, how)
+        if node.how in ("semi", "anti"):
+            return joined
+        keys = dict(pairs)
+        out = []
+        for name in left.schema.names:
+            key = quoted(names[keys[name]]) if name in keys else None
+            if key is not None and node.how == "right":
+                out.append(key.alias(name))
+            elif key is not None and node.how == "outer":
+                out.append(F.coalesce(quoted(name), key).alias(name))
+            else:
+                out.append(quoted(name))
+        out += [quoted(names[old]).alias(new) for old, new in node.renamed]
+        return joined.select(out)
+
+
+def bare(node: Any) -> Any:
+    """A step without what comes before it, so that a worker is sent just the step."""
+    return replace(node, input=None)
+
+
+def _pickle(split: Any) -> bytes:
+    """A split as bytes, functions of ``__main__`` and lambdas included."""
+    try:
+        return pickle.dumps(split)
+    except Exception:
+        return bytes(cloudpickle.dumps(split))

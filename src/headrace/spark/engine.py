@@ -1,0 +1,123 @@
+"""``hr.Spark``: the engine that runs plans on Spark through PySpark."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import PlanError
+from headrace.io.sink import Sink
+from headrace.plan.explain import LOCK
+from headrace.plan.nodes import External, GroupBy, Join, Node, Read, Sort, Union
+from headrace.plan.stages import Stage, stages_of
+
+
+class Spark:
+    """Spark, through PySpark.
+
+    ``hr.Spark()`` uses the running session or starts one on all cores of this machine.
+    ``hr.Spark(master="spark://host:7077")`` starts one on a cluster, ``hr.Spark(session=…)`` uses
+    a session as it is and leaves it running; ``config`` adds Spark settings to a new session.
+    """
+
+    name = "spark"
+
+    def __init__(
+        self,
+        *,
+        session: Any = None,
+        master: str | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        if session is not None and (master is not None or config is not None):
+            raise PlanError("Spark: a session has its master and its config already; drop the others")
+        self._session = session
+        self._master = master
+        self._config = dict(config or {})
+
+    def __repr__(self) -> str:
+        return f"Spark(master={self._master!r})" if self._master else "Spark()"
+
+    @property
+    def session(self) -> Any:
+        """The SparkSession, started if there is none."""
+        if self._session is None:
+            from headrace.spark.session import start
+
+            self._session = start(self._master, self._config)
+        return self._session
+
+    def collect(self, node: Node) -> pa.Table:
+        """All records, in order."""
+        from headrace.spark.failures import told
+        from headrace.spark.stage import unpack
+
+        with told():
+            rows = self._lowering().collected(stages_of(node)).collect()
+        rows.sort(key=lambda row: row.place)
+        batches = [unpack(row.bundle, node.schema) for row in rows]
+        return pa.Table.from_batches(batches, node.schema)
+
+    def bundles(self, node: Node) -> Iterator[pa.RecordBatch]:
+        """The records in order, a partition at a time."""
+        from headrace.spark.failures import told
+        from headrace.spark.stage import unpack
+
+        with told():
+            frame = self._lowering().collected(stages_of(node))
+            for row in frame.toLocalIterator(prefetchPartitions=True):
+                yield unpack(row.bundle, node.schema)
+
+    def write(self, node: Node, sink: Sink) -> None:
+        """The records into a sink; nothing is visible before every task has succeeded."""
+        from headrace.spark.failures import told
+
+        try:
+            with told():
+                rows = self._lowering().written(stages_of(node), sink).collect()
+        except BaseException:
+            sink.abort()
+            raise
+        sink.commit([pickle.loads(row.message) for row in rows])
+
+    def run(self, node: Node) -> None:
+        """Run for the effect of its functions."""
+        from headrace.spark.failures import told
+
+        with told():
+            self._lowering().ran(stages_of(node)).collect()
+
+    def frame(self, node: Node) -> Any:
+        """The records as a Spark DataFrame, to go on with PySpark."""
+        return self._lowering().rows(stages_of(node))
+
+    def _lowering(self) -> Any:
+        session = self.session
+        from headrace.spark.batch import Lowering
+
+        return Lowering(session)
+
+    def where(self, stage: Stage) -> list[str]:
+        """Where each step of a stage runs."""
+        from headrace.spark.batch import keeps_rows
+        from headrace.spark.columns import plain_prefix
+
+        rows = keeps_rows(stage)
+        head = stage.head
+        if isinstance(head, Read):
+            places = ["read in the Python worker"]
+        elif isinstance(head, External):
+            places = ["Spark DataFrame"]
+        elif rows or isinstance(head, (Join, Sort)):
+            places = ["Spark SQL"]
+        elif isinstance(head, Union):
+            places = ["no exchange"]
+        else:
+            places = ["kernel, after Spark's exchange of bundles by shard"]
+        plain = plain_prefix(stage.steps) if rows else 0
+        for i, step in enumerate(stage.steps):
+            places.append("Spark columns" if i < plain else LOCK if step.python else "kernel")
+        return places

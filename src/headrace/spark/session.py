@@ -1,0 +1,100 @@
+"""A Spark session: the one that is running, or one of our own making."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+import psutil
+
+from headrace.errors import EngineError
+from headrace.spark.java import find_java
+
+_LOCAL_CONFIG = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.maxResultSize": "0",
+    "spark.sql.shuffle.partitions": "{cores}",
+    "spark.default.parallelism": "{cores}",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.shuffle.compress": "true",
+    "spark.io.compression.codec": "lz4",
+}
+_CONFIG = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.python.daemon.module": "headrace.spark.daemon",
+    "spark.python.worker.reuse": "true",
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+}
+
+
+def running() -> Any:
+    """The session this process has, or None."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def start(master: str | None = None, config: Mapping[str, Any] | None = None) -> Any:
+    """A new session, or the running one where it fits."""
+    session = running()
+    if session is not None:
+        if master is not None and session.sparkContext.master != master:
+            raise EngineError(
+                f"a Spark session is running on {session.sparkContext.master!r}; "
+                f"stop it before you start one on {master!r}"
+            )
+        return session
+    master = master or os.environ.get("SPARK_MASTER") or "local[*]"
+    settings = dict(_CONFIG)
+    if master.startswith("local"):
+        cores = cores_of(master)
+        settings |= {k: v.format(cores=cores) for k, v in _LOCAL_CONFIG.items()}
+        settings["spark.driver.memory"] = f"{driver_megabytes()}m"
+        log = files("headrace.spark") / "log4j2.properties"
+        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log}"
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings |= {k: str(v) for k, v in (config or {}).items()}
+    return _launch(master, settings)
+
+
+def _launch(master: str, settings: Mapping[str, str]) -> Any:
+    from pyspark.sql import SparkSession
+
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.home)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master).appName("headrace")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        first = str(error).strip().splitlines()
+        raise EngineError(
+            f"Spark did not start on {master!r}: {first[0] if first else type(error).__name__}; "
+            "run 'headrace doctor' to see what is wrong"
+        ) from error
+
+
+def cores_of(master: str) -> int:
+    """How many tasks a local master runs at once: ``local[2]`` two, ``local[*]`` all cores."""
+    inside = master.partition("[")[2].rstrip("]").partition(",")[0]
+    if not inside:
+        return 1
+    return os.cpu_count() or 1 if inside == "*" else int(inside)
+
+
+def driver_megabytes() -> int:
+    """The JVM's share of the machine: a quarter, between 1 and 4 GB."""
+    quarter = psutil.virtual_memory().total // 4 >> 20
+    return int(max(1024, min(4096, quarter)))
