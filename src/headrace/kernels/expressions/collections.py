@@ -25,6 +25,7 @@ from headrace.kernels.expressions.kernel import (
 )
 from headrace.kernels.expressions.logic import comparer
 from headrace.kernels.expressions.promotion import common, common_of
+from headrace.kernels.native import lists
 from headrace.types import type_name
 
 INT = pa.int32()
@@ -213,16 +214,29 @@ def build_distinct(scope: Scope, value: Kernel) -> Kernel:
         from headrace.kernels.group import Grouper
 
         offsets = numbers_of_offsets(array)
-        parents = np.repeat(np.arange(len(array)), np.diff(offsets))
         flat = array.values.slice(offsets[0], offsets[-1] - offsets[0])
-        grouper = Grouper([pa.int64(), flat.type])
-        _, fresh = grouper.groups([pa.array(parents), flat])
-        sizes = np.bincount(parents[fresh], minlength=len(array))
+        lengths = np.diff(offsets)
+        if len(flat) == 0:
+            return array
+        codes, _ = Grouper([flat.type]).groups([flat])
+        sizes = np.empty(len(array), np.int64)
+        kept = np.empty(len(flat), np.int64)
+        if lengths.max() <= _SHORT:
+            kept = kept[: lists.first_of_each(offsets, codes, kept, sizes)]
+        else:
+            parents = np.repeat(np.arange(len(array)), lengths)
+            pairs = [pa.array(parents), pa.array(codes)]
+            _, kept = Grouper([pa.int64(), pa.int64()]).groups(pairs)
+            sizes = np.bincount(parents[kept], minlength=len(array))
         ends = np.zeros(len(array) + 1, np.int32)
         np.cumsum(sizes, out=ends[1:])
         mask = array.is_null() if array.null_count else None
         return pa.ListArray.from_arrays(
-            pa.array(ends), flat.take(pa.array(fresh)), type=kind, mask=mask
+            pa.array(ends), flat.take(pa.array(kept)), type=kind, mask=mask
         )
 
     return apply_arrays(kind, run, value)
+
+
+_SHORT = 64
+"""Lists up to this long are searched rather than hashed."""
