@@ -55,16 +55,15 @@ def explain(node: Node, engine: str, where: Callable[[Stage], list[str]]) -> Tex
         places = where(stage)
         steps = [stage.head, *stage.steps]
         width = max(len(_step(s)) for s in steps)
-        for step, place in zip(steps, places, strict=False):
-            lines.append(f"    {_step(step):<{min(width, 60)}}  [{place}]")
-        if len(places) > len(steps):
-            lines.append(f"    → {places[-1]}")
+        for step, place in zip(steps, places, strict=True):
+            lines.append(f"    {_step(step):<{width}}  [{place}]")
     lines += ["", f"Columns: {columns_text(node.schema)}"]
     return Text("\n".join(lines))
 
 
-def _step(step: Node) -> str:
-    return f"{step.name} {step.detail}".strip()
+def _step(step: Node, most: int = 72) -> str:
+    text = f"{step.name} {step.detail}".strip()
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def mermaid(node: Node) -> Text:
@@ -78,8 +77,7 @@ def mermaid(node: Node) -> Text:
         steps = [stage.head, *stage.steps]
         for i, step in enumerate(steps):
             shape = '{{"%s"}}' if isinstance(step, Narrow) and step.python else '["%s"]'
-            text = _step(step).replace('"', "#quot;")
-            lines.append(f"    s{n}_{i}" + shape % (text if len(text) < 80 else text[:77] + "…"))
+            lines.append(f"    s{n}_{i}" + shape % _step(step).replace('"', "#quot;"))
         for i in range(1, len(steps)):
             lines.append(f"    s{n}_{i - 1} --> s{n}_{i}")
         lines.append("  end")

@@ -1,0 +1,51 @@
+# Everything a person or CI runs. `make help` lists it.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check format bench clean
+
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(READY) ## Create .venv and install everything into it
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "headrace needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	  { echo "cannot make a virtual environment; on Debian: apt install python3-venv"; exit 1; }
+	@echo "installing headrace and what it needs into $(VENV) (about a minute)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## Count words and query collisions on Spark, over generated input
+	$(BIN)/headrace run wc --records 200000 --rows 8 --top n
+	$(BIN)/headrace run collisions --records 50000 --rows 8 --top accidents
+
+test: $(READY) ## Run all tests but the slow ones
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(READY) ## Run the slow tests
+	$(BIN)/python -m pytest -m slow
+
+check: $(READY) ## Lint and check types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## Compare with hand-written PySpark
+	$(BIN)/headrace bench wc --against pyspark
+	$(BIN)/headrace bench grep --against pyspark
+	$(BIN)/headrace bench collisions --against pyspark
+
+clean: ## Remove what was built
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,101 @@
+"""Check this machine, and say how to fix what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+
+import psutil
+from rich.console import Console
+
+from headrace.errors import HeadraceError
+from headrace.spark.engine import Spark
+from headrace.spark.java import find_java
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, what was found, and what to do about it if it is not well."""
+
+    what: str
+    found: str
+    fix: str = ""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--master", metavar="URL", help="Spark's master to try (local[*])")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    console = Console()
+    bad = 0
+    for finding in check(arguments.master):
+        bad += bool(finding.fix)
+        mark = "[red]✗[/red]" if finding.fix else "[green]✓[/green]"
+        console.print(f"{mark} {finding.what}: {finding.found}", highlight=False)
+        if finding.fix:
+            console.print(f"    {finding.fix}", highlight=False)
+    console.print("\nAll is well." if not bad else f"\n{bad} of these need attention.")
+    return 1 if bad else 0
+
+
+def check(master: str | None = None) -> Iterator[Finding]:
+    """Everything a pipeline needs, the cheap things first."""
+    found = platform.python_version()
+    old = sys.version_info < (3, 11)
+    yield Finding("Python", found, "Install Python 3.11 or later." if old else "")
+    for package in ("pyspark", "pyarrow", "numba", "sqlglot"):
+        try:
+            yield Finding(package, version(package))
+        except PackageNotFoundError:
+            yield Finding(package, "missing", f"pip install {package}")
+    cores = os.cpu_count() or 1
+    yield Finding("cores", str(cores))
+    memory = psutil.virtual_memory()
+    free = memory.available / 2**30
+    yield Finding(
+        "memory",
+        f"{memory.total / 2**30:.1f} GB, {free:.1f} GB free",
+        "Spark and its workers want about 2 GB; close something." if free < 2 else "",
+    )
+    try:
+        java = find_java()
+        yield Finding("Java", f"{java.version} from {java.origin} ({java.home})")
+    except HeadraceError as error:
+        yield Finding("Java", "none", str(error))
+        return
+    yield from _spark(master)
+
+
+def _spark(master: str | None) -> Iterator[Finding]:
+    import headrace as hr
+
+    engine = Spark(master=master)
+    start = time.perf_counter()
+    try:
+        session = engine.session
+        where = session.sparkContext.master
+        yield Finding("Spark", f"{session.version} on {where}, started in "
+                      f"{time.perf_counter() - start:.1f} s")
+        start = time.perf_counter()
+        total = hr.from_items(range(1000)).agg(total=hr.sum("value")).collect(on=engine)
+        right = total["total"][0].as_py() == 499_500
+        yield Finding(
+            "a job in Spark's Python workers",
+            f"done in {time.perf_counter() - start:.1f} s" if right else "gave a wrong answer",
+            "" if right else "Check that the workers run the same headrace and pyarrow as here.",
+        )
+    except HeadraceError as error:
+        yield Finding("Spark", "does not work", _advice(str(error)))
+
+
+def _advice(error: str) -> str:
+    if "ModuleNotFoundError" in error:
+        return f"{error} Install headrace on every worker, with the same Python version."
+    return error
