@@ -27,6 +27,7 @@ from headrace.aggregates import (
     top_k,
     var,
 )
+from headrace import types
 from headrace.errors import (
     BadRecord,
     EngineError,
@@ -116,6 +117,7 @@ __all__ = [
     "struct",
     "sum",
     "top_k",
+    "types",
     "var",
     "when",
 ]

@@ -59,6 +59,7 @@ from headrace.spark.stage import (
     RunEnding,
     ScatterEnding,
     SplitsHead,
+    Task,
     TopEnding,
     TopHead,
     WriteEnding,
@@ -137,7 +138,7 @@ class Lowering:
         self, frame: Any, head: Head, steps: Sequence[Narrow], ending: Ending, schema: Any
     ) -> Any:
         program = Program(uuid.uuid4().hex, head, tuple(bare(s) for s in steps), ending, self.zone)
-        return frame.mapInArrow(program.__call__, schema)
+        return frame.mapInArrow(Task.of(program).__call__, schema)
 
     # Heads
 

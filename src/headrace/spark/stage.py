@@ -9,14 +9,17 @@ as one binary value. Spark moves and sorts those few rows; it never sees the rec
 from __future__ import annotations
 
 import itertools
+import os
 import pickle
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
+from pyspark import TaskContext, cloudpickle
 
+from headrace.errors import EngineError
 from headrace.io.sink import Sink
 from headrace.io.source import Split
 from headrace.kernels.aggregate import (
@@ -361,6 +364,40 @@ Ending = (
 
 
 @dataclass(frozen=True)
+class Task:
+    """A program on its way to the workers, with where to find what it imports.
+
+    A person's functions may come from modules beside the script. Where a worker sees the same
+    folders, as on one machine, it imports from them what the script did.
+    """
+
+    program: bytes
+    path: tuple[str, ...]
+
+    @staticmethod
+    def of(program: Program) -> Task:
+        folders = tuple(p for p in (os.path.abspath(p) for p in sys.path) if os.path.isdir(p))
+        return Task(cloudpickle.dumps(program), folders)
+
+    def __call__(self, rows: Batches) -> Batches:
+        one_core()
+        sys.path.extend(p for p in self.path if p not in sys.path and os.path.isdir(p))
+        with carrying():
+            yield from self._load().run(rows)
+
+    def _load(self) -> Program:
+        try:
+            program = pickle.loads(self.program)
+        except ImportError as error:
+            raise EngineError(
+                f"a Spark worker cannot import what a function needs ({error}); install it on "
+                "every worker, or ship it with session.sparkContext.addPyFile(…)"
+            ) from error
+        assert isinstance(program, Program)
+        return program
+
+
+@dataclass(frozen=True)
 class Program:
     """A stage as one function of what Spark hands to a Python worker."""
 
@@ -370,12 +407,8 @@ class Program:
     ending: Ending
     zone: str
 
-    def __call__(self, rows: Batches) -> Batches:
-        one_core()
-        with carrying():
-            yield from self._run(rows)
-
-    def _run(self, rows: Batches) -> Batches:
+    def run(self, rows: Batches) -> Batches:
+        """What leaves the worker, of what Spark hands to it."""
         if isinstance(self.ending, PartialEnding):
             yield from self._partial(self.ending, rows)
             return

@@ -229,11 +229,14 @@ def build_concat_ws(scope: Scope, separator: Kernel, *args: Kernel) -> Kernel:
     parts = [text(a, "concat_ws") for a in args]
     if not parts:
         raise PlanError("concat_ws takes at least one value")
-    return apply(
-        STRING,
-        lambda *v: pc.binary_join_element_wise(*v, between, null_handling="skip"),
-        *parts,
-    )
+    def join(first: pa.Array, *rest: pa.Array) -> pa.Array:
+        # Arrow's own null_handling="skip" loses rows that are all null.
+        for each in rest:
+            both = pc.binary_join_element_wise(first, each, between, null_handling="emit_null")
+            first = pc.coalesce(both, first, each)
+        return pc.coalesce(first, "")
+
+    return apply_arrays(STRING, join, *parts)
 
 
 # Patterns

@@ -1,0 +1,69 @@
+"""One Spark session for all tests, and one fixture that runs a test on every engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+
+hypothesis.settings.register_profile(
+    "default",
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
+)
+hypothesis.settings.load_profile("default")
+
+ENGINES = ["spark"]
+
+
+@pytest.fixture(scope="session")
+def spark_engine() -> Iterator[hr.Spark]:
+    """Spark on two cores of this machine."""
+    engine = hr.Spark(master="local[2]")
+    yield engine
+    engine.session.stop()
+
+
+@pytest.fixture(scope="session")
+def session(spark_engine: hr.Spark) -> Any:
+    return spark_engine.session
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> Any:
+    """Each engine in turn: every operator is tested on all of them."""
+    return request.getfixturevalue(f"{request.param}_engine")
+
+
+Rows = list[tuple[Any, ...]]
+
+
+@pytest.fixture
+def rows(engine: Any) -> Callable[[hr.Stream], Rows]:
+    """The records of a stream as tuples, in the order they come out."""
+
+    def collect(stream: hr.Stream) -> Rows:
+        return tuples(stream.collect(on=engine))
+
+    return collect
+
+
+def tuples(table: pa.Table) -> Rows:
+    return list(zip(*(c.to_pylist() for c in table.columns), strict=True))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real data sets, where they are at hand; the suite is complete without them."""
+    folder = Path(os.environ.get("HEADRACE_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip("the real data sets are not here; set HEADRACE_DATA to their folder")
+    return folder

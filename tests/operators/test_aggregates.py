@@ -1,0 +1,108 @@
+"""Aggregates that depend on order or keep records, and a person's own."""
+
+from __future__ import annotations
+
+import statistics
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import headrace as hr
+
+# Enough records for several splits, so that partials are really merged.
+NUMBERS = [(n * 7919) % 10_007 for n in range(20_000)]
+TABLE = pa.table({"k": [n % 3 for n in range(20_000)], "v": NUMBERS, "t": [-n for n in range(20_000)]})
+
+
+def by_key(key: int) -> list[int]:
+    return NUMBERS[key::3]
+
+
+def results(rows, **aggregates):
+    return {r[0]: r[1:] for r in rows(hr.from_arrow(TABLE).group_by("k").agg(**aggregates))}
+
+
+def test_first_and_last_follow_the_input_order(rows):
+    got = results(rows, a=hr.first("v"), b=hr.last("v"))
+    assert got == {k: (by_key(k)[0], by_key(k)[-1]) for k in range(3)}
+
+
+def test_first_and_last_by_a_column(rows):
+    got = results(rows, a=hr.first("v", by="t"), b=hr.last("v", by="t"))
+    assert got == {k: (by_key(k)[-1], by_key(k)[0]) for k in range(3)}
+
+
+def test_collect_keeps_the_input_order(rows):
+    got = results(rows, c=hr.collect("v"))
+    assert {k: v[0] for k, v in got.items()} == {k: by_key(k) for k in range(3)}
+
+
+def test_top_k_is_a_list_of_the_largest(rows):
+    got = results(rows, t=hr.top_k("v", 4), u=hr.top_k("v", 2, by="t"))
+    for k in range(3):
+        assert got[k][0] == sorted(by_key(k), reverse=True)[:4]
+        assert got[k][1] == by_key(k)[:2]
+
+
+def test_exact_and_approximate_distinct_counts(rows):
+    got = results(rows, exact=hr.count_distinct("v"), about=hr.approx_distinct("v"))
+    for k in range(3):
+        exact = len(set(by_key(k)))
+        assert got[k][0] == exact
+        assert abs(got[k][1] - exact) < 0.12 * exact
+
+
+def test_an_approximate_count_of_few_values_is_exact(rows):
+    stream = hr.from_items([n % 500 for n in range(5000)] + [None], schema="bigint")
+    assert rows(stream.agg(n=hr.approx_distinct("value"))) == [(500,)]
+
+
+def test_distinct_pairs(rows):
+    stream = hr.from_items([{"a": 1, "b": "x"}, {"a": 1, "b": "x"}, {"a": 1, "b": None}, {"a": 2, "b": "x"}])
+    assert rows(stream.agg(n=hr.count_distinct("a", "b"))) == [(2,)]
+
+
+median = hr.aggregate(
+    partial=lambda values: values.drop_null().to_pylist(),
+    merge=lambda a, b: a + b,
+    finish=lambda values: statistics.median(values) if values else None,
+    returns="double",
+    name="median",
+)
+
+
+def test_a_persons_own_aggregate(rows):
+    got = results(rows, m=median("v"), n=hr.count())
+    assert {k: v[0] for k, v in got.items()} == {k: statistics.median(by_key(k)) for k in range(3)}
+
+
+def test_an_own_aggregate_of_two_columns(rows):
+    weighted = hr.aggregate(
+        partial=lambda x, w: (pc.sum(pc.multiply(x, w)).as_py(), pc.sum(w).as_py()),
+        merge=lambda a, b: (a[0] + b[0], a[1] + b[1]),
+        finish=lambda s: s[0] / s[1],
+        returns=float,
+    )
+    stream = hr.from_items([{"x": 1, "w": 1}, {"x": 4, "w": 3}])
+    assert rows(stream.agg(m=weighted("x", "w"))) == [(13 / 4,)]
+
+
+def test_aggregates_name_themselves():
+    stream = hr.from_arrow(TABLE).group_by("k").agg(hr.sum("v"), hr.count(), median("v"))
+    assert stream.columns == ["k", "sum_v", "count", "median_v"]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: hr.top_k("v", 0), "positive number"),
+        (lambda: hr.count_distinct(), "needs a column"),
+        (lambda: hr.sum(3), "give a column's name"),
+        (lambda: hr.aggregate(1, 2, returns="int"), "partial must be a function"),
+        (lambda: hr.aggregate(max, max, returns="integr"), "'integr' is not a type"),
+    ],
+)
+def test_mistakes_are_refused_when_built(build, message):
+    with pytest.raises(hr.PlanError, match=message):
+        build()

@@ -1,0 +1,73 @@
+"""``flat_map``: any number of records for each record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import headrace as hr
+from headrace import col
+
+LINES = ["To be, or not to be", "", "  -- that is\tthe Question!", None, "Ünïcode ΣΊΣΥΦΟΣ straße K"]
+
+
+def test_elements_of_a_list_become_records(rows):
+    stream = hr.from_items([{"id": 1, "xs": [1, 2]}, {"id": 2, "xs": []}, {"id": 3, "xs": None}])
+    assert rows(stream.flat_map(col("xs"), name="x", keep="id")) == [(1, 1), (1, 2)]
+    assert rows(stream.flat_map("xs", name="x")) == [(1,), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "pieces"),
+    [
+        (r"\W+", str.split),
+        ("[^a-z]+", None),
+        (" ", None),
+        (",", None),
+        (r"\s", None),
+        ("[aeiou]", None),
+        ("is|be", None),
+    ],
+)
+@pytest.mark.parametrize("lower", [True, False])
+def test_split_cuts_as_spark_cuts(rows, session, pattern, pieces, lower):
+    from pyspark.sql import functions as F
+
+    text = col("line").lower() if lower else col("line")
+    stream = hr.from_items([{"line": s} for s in LINES]).flat_map(text.split(pattern), name="w")
+    frame = session.createDataFrame([(s,) for s in LINES], "line string")
+    line = F.lower("line") if lower else F.col("line")
+    expected = frame.select(F.explode(F.split(line, pattern))).collect()
+    assert rows(stream) == [tuple(r) for r in expected]
+
+
+def test_empty_pieces_can_be_filtered_out(rows):
+    words = hr.from_items([{"line": s} for s in LINES]).flat_map(
+        col("line").split(r"\W+"), name="w"
+    )
+    kept = rows(words.filter(col("w") != ""))
+    assert kept == [r for r in rows(words) if r != ("",)]
+
+
+def test_a_function_may_yield(rows):
+    def times(n: int) -> Iterator[int]:
+        yield from (n, n * 2, n * 3)
+
+    assert rows(hr.from_items([1, 2]).flat_map(times)) == [(1,), (2,), (3,), (2,), (4,), (6,)]
+
+
+def test_a_lambda_may_return_a_list_of_records(rows):
+    stream = hr.from_items(["a b", "c"]).flat_map(lambda s: [{"w": w} for w in s.split()])
+    assert stream.columns == ["w"]
+    assert rows(stream) == [("a",), ("b",), ("c",)]
+
+
+def test_what_is_no_list_is_refused():
+    with pytest.raises(hr.PlanError, match="step 2, flat_map: flat_map takes a list, not a bigint"):
+        hr.from_items([1]).flat_map("value")
+
+
+def test_keeping_an_unknown_column_is_refused():
+    with pytest.raises(hr.PlanError, match="there is no column 'idd'; did you mean 'id'"):
+        hr.from_items([{"id": 1, "xs": [1]}]).flat_map("xs", keep="idd")
