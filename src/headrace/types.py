@@ -147,7 +147,7 @@ def to_type(what: Any) -> pa.DataType:
             return _NAMED[name]
         try:
             return from_sqlglot(exp.DataType.build(what, dialect="spark"))
-        except (ParseError, ValueError, AttributeError):
+        except (ParseError, ValueError, AttributeError, PlanError):
             raise PlanError(f"'{what}' is not a type{nearest(name, _NAMED)}") from None
     if what in _PYTHON:
         return _PYTHON[what]

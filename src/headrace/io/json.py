@@ -12,10 +12,12 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import json
 
-from headrace.errors import PlanError
+from headrace.errors import ExpressionError, PlanError
 from headrace.io.files import find_files
 from headrace.io.records import RecordSource, check_on_error, samples, widest
 from headrace.io.sink import FileSink
+from headrace.kernels.expressions import Kernel, evaluate
+from headrace.kernels.expressions.casts import cast
 from headrace.types import normal_type, to_schema
 
 
@@ -32,16 +34,35 @@ class JsonFormat:
         wanted = pa.schema([schema.field(n) for n in columns])
         if data.size == 0 or not data.to_pybytes().strip():
             return wanted.empty_table()
+        as_text = pa.schema([f.with_type(pa.string()) if _is_text(f.type) else f for f in wanted])
         table = json.read_json(
             pa.BufferReader(data),
             json.ReadOptions(use_threads=False, block_size=max(data.size + 1, 1 << 16)),
             json.ParseOptions(
-                explicit_schema=wanted,
+                explicit_schema=as_text,
                 unexpected_field_behavior="ignore",
                 newlines_in_values=False,
             ),
         )
-        return table.select(list(columns))
+        arrays = [_typed(table[f.name].combine_chunks(), f.type) for f in wanted]
+        return pa.Table.from_arrays(arrays, schema=wanted)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    """Whether JSON writes values of a type as text that Arrow does not read by itself."""
+    t = pa.types
+    return bool(t.is_date(kind) or t.is_timestamp(kind) or t.is_decimal(kind) or t.is_binary(kind))
+
+
+def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Text read as our CAST reads it."""
+    if array.type.equals(kind):
+        return array
+    batch = pa.RecordBatch.from_arrays([array], names=["v"])
+    try:
+        return evaluate(cast(Kernel(pa.string(), lambda b: b.column(0)), kind), batch)
+    except ExpressionError as error:
+        raise pa.ArrowInvalid(str(error).split(";")[0]) from None
 
 
 class JsonSource:

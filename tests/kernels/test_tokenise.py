@@ -1,0 +1,81 @@
+"""Words counted while they are cut are the words that cutting gives."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace import col
+from headrace.kernels.aggregate import Merge, Partial, TokenCounts, compile_partial
+from headrace.kernels.tokenise import Tokeniser
+from headrace.plan.stages import stages_of
+
+TEXT = st.text(st.sampled_from("abzABZ09_ ,.\t-éİKß日\0"), max_size=60)
+LONG = st.integers(10, 60).map(lambda n: "longword" * n)
+LINES = st.lists(st.none() | TEXT | LONG, max_size=20)
+
+
+def run(stream, batches):
+    stage = stages_of(stream.node)
+    before = stage.inputs[0]
+    plan = compile_partial(before.steps, before.head.schema, stage.head)
+    partial = plan.start()
+    for batch in batches:
+        partial.add(plan.chain(batch.select(list(plan.chain.columns))))
+    merge = Merge(plan.aggregation)
+    merge.add(partial.bundle())
+    got = merge.finish()
+    return partial, dict(zip(*(c.to_pylist() for c in got.columns), strict=True))
+
+
+@given(lines=LINES, pattern=st.sampled_from([r"\W+", "[^a-z]+", ",", r"\s+", "[ .]", r"\.", "-"]),
+       lower=st.booleans(), keep_empty=st.booleans(), cut=st.integers(1, 7))
+def test_fused_counts_are_the_counts_of_the_pieces(lines, pattern, lower, keep_empty, cut):
+    table = pa.table({"line": pa.array(lines, pa.string())})
+    text = col("line").lower() if lower else col("line")
+    words = hr.from_arrow(table).flat_map(text.split(pattern), name="w")
+    words = words if keep_empty else words.filter(col("w") != "")
+    fused, got = run(words.group_by("w").agg(n=hr.count()), table.to_batches(max_chunksize=cut))
+    assert isinstance(fused, TokenCounts)
+    plain, slow = run(words.group_by(w="concat(w, '')").agg(n=hr.count()), table.to_batches())
+    assert isinstance(plain, Partial)
+    assert got == slow
+    pieces = [p for lst in Tokeniser.of(pattern).lists(
+        pa.array([None if s is None else s.lower() if lower else s for s in lines], pa.string())
+    ).to_pylist() if lst for p in lst if p or keep_empty]
+    assert got == Counter(pieces)
+
+
+def test_many_words_make_the_table_grow():
+    lines = [" ".join(f"w{n}x{m}" for m in range(50)) for n in range(2000)]
+    table = pa.table({"line": lines})
+    stream = hr.from_arrow(table).flat_map(col("line").split(" "), name="w").group_by("w").count("n")
+    fused, got = run(stream, table.to_batches())
+    assert isinstance(fused, TokenCounts)
+    assert got == Counter(w for line in lines for w in line.split(" "))
+
+
+@pytest.mark.parametrize("pattern", ["é", "a|b", "(?i)x", "ab", "[^,]", "", "a{2}", "\\b", "[[a]b]"])
+def test_patterns_that_are_no_class_of_bytes_are_left_alone(pattern):
+    assert Tokeniser.of(pattern) is None
+
+
+def test_other_aggregates_are_not_fused():
+    words = hr.from_items([{"line": "a b", "k": 1}]).flat_map(
+        col("line").split(" "), name="w", keep="k"
+    )
+    for keyed in (words.group_by("w").agg(s=hr.sum("k")), words.group_by("w", "k").count("n")):
+        partial, _ = run_start(keyed)
+        assert isinstance(partial, Partial)
+
+
+def run_start(stream):
+    stage = stages_of(stream.node)
+    before = stage.inputs[0]
+    plan = compile_partial(before.steps, before.head.schema, stage.head)
+    return plan.start(), plan

@@ -1,0 +1,101 @@
+"""What reaches the JVM: partial results of many records, and memory that does not grow."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace import col
+from headrace.plan.stages import stages_of
+from headrace.spark import stage as worker
+from headrace.spark.batch import Lowering, bare
+from headrace.spark.stage import MergeHead, PartialEnding, Program
+
+
+def test_spark_sees_few_rows_of_many_records(spark_engine, session):
+    stream = hr.from_items(range(50_000)).group_by(k=col("value") % 100).agg(n=hr.count())
+    counts = Lowering(session).collected(stages_of(stream.node)).collect()
+    assert len(counts) <= 4
+    assert sum(pa.ipc.read_record_batch(pa.py_buffer(r.bundle), stream.schema).num_rows
+               for r in counts) == 100
+
+
+@pytest.mark.parametrize("groups", [1, 7, 1000])
+def test_a_partial_that_grows_too_large_is_sent_early(monkeypatch, groups):
+    monkeypatch.setattr(worker, "_MAX_GROUPS", groups)
+    table = pa.table({"k": [n % 500 for n in range(20_000)], "v": range(20_000)})
+    stream = hr.from_arrow(table).group_by("k").agg(s=hr.sum("v"), f=hr.first("v"), l=hr.last("v"))
+    node = stream.node
+    batches = [b for b in table.to_batches(max_chunksize=900)]
+    head = _Given(table.schema, batches)
+    sent = list(Program("a" + str(groups), head, (), PartialEnding(bare(node), 3, "UTC"), "UTC").run(iter([])))
+    rows = sorted(
+        (r for b in sent for r in b.to_pylist()), key=lambda r: (r["shard"], r["place"])
+    )
+    assert len(rows) > 3 or groups == 1000
+    merged = MergeHead(bare(node), table.schema, "UTC").read(
+        iter([pa.RecordBatch.from_pylist(rows, worker.BUNDLES)]), stream.columns
+    )
+    got = {r["k"]: (r["s"], r["f"], r["l"]) for b in merged for r in b.to_pylist()}
+    assert got == {
+        k: (sum(range(k, 20_000, 500)), k, range(k, 20_000, 500)[-1]) for k in range(500)
+    }
+
+
+class _Given:
+    """A head that has its bundles already."""
+
+    def __init__(self, schema, batches):
+        self.schema, self.batches = schema, batches
+
+    def read(self, rows, columns):
+        return (b.select(list(columns)) for b in self.batches)
+
+
+def test_more_input_makes_more_shards(session):
+    class Big:
+        schema = pa.schema([("k", pa.int64())])
+        nbytes = 10 << 30
+
+        def splits(self, parallelism):
+            return []
+
+    stream = hr.from_source(Big()).group_by("k").agg(n=hr.count())
+    assert Lowering(session)._shards(stages_of(stream.node)) == 80
+
+
+def test_an_engine_error_is_one_sentence(spark_engine):
+    def die(n: int) -> int:
+        import os
+
+        os._exit(3)
+
+    with pytest.raises(hr.EngineError, match="Spark could not finish the job: ") as caught:
+        hr.from_items([1]).map(die).collect(on=spark_engine)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_module_the_workers_lack_is_told(spark_engine, monkeypatch, tmp_path):
+    import sys
+    import types
+
+    module = types.ModuleType("only_here")
+    exec("class Thing:\n    pass", module.__dict__)
+    module.Thing.__module__ = "only_here"
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    thing = module.Thing()
+
+    def use(n: int) -> str:
+        return type(thing).__name__
+
+    with pytest.raises(hr.EngineError, match="cannot import what a function needs .*only_here"):
+        hr.from_items([1]).map(use).collect(on=spark_engine)
+
+
+def test_a_module_beside_the_script_is_found(spark_engine, tmp_path, monkeypatch):
+    (tmp_path / "beside_the_script.py").write_text("def triple(n: int) -> int:\n    return 3 * n\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from beside_the_script import triple
+
+    assert hr.from_items([1, 2]).map(triple).to_list(on=spark_engine) == [3, 6]
