@@ -11,6 +11,7 @@
 Stream(word: string, n: bigint)
 """
 
+from headrace import types
 from headrace.aggregates import (
     aggregate,
     approx_distinct,
@@ -27,7 +28,6 @@ from headrace.aggregates import (
     top_k,
     var,
 )
-from headrace import types
 from headrace.errors import (
     BadRecord,
     EngineError,

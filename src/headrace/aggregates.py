@@ -23,8 +23,8 @@ class Aggregate:
     """An aggregate of some expressions, not yet bound to a stream."""
 
     kind: str
-    inputs: tuple[exp.Expression, ...] = ()
-    by: exp.Expression | None = None
+    inputs: tuple[exp.Expr, ...] = ()
+    by: exp.Expr | None = None
     k: int = 0
     user: UserAggregate | None = None
 
@@ -71,17 +71,17 @@ def count(column: Any = None) -> Aggregate:
     return _of("count") if column is None else _of("count", column)
 
 
-def sum(column: Any) -> Aggregate:  # noqa: A001
+def sum(column: Any) -> Aggregate:
     """The sum; of integers a bigint, which must not overflow."""
     return _of("sum", column)
 
 
-def min(column: Any) -> Aggregate:  # noqa: A001
+def min(column: Any) -> Aggregate:
     """The least value."""
     return _of("min", column)
 
 
-def max(column: Any) -> Aggregate:  # noqa: A001
+def max(column: Any) -> Aggregate:
     """The largest value."""
     return _of("max", column)
 

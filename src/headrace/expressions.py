@@ -24,7 +24,7 @@ from headrace.errors import PlanError
 class Dialect(_Spark):
     """Spark SQL with functions kept as they were written, so that none is translated on the way."""
 
-    class Parser(_Spark.Parser):
+    class Parser(_Spark.Parser):  # type: ignore[valid-type, misc]
         FUNCTIONS: dict[str, Any] = {}  # noqa: RUF012
         FUNCTION_PARSERS = {  # noqa: RUF012
             name: parse
@@ -34,7 +34,7 @@ class Dialect(_Spark):
         NO_PAREN_FUNCTIONS: dict[Any, Any] = {}  # noqa: RUF012
         STRICT_CAST = True
 
-    class Generator(_Spark.Generator):
+    class Generator(_Spark.Generator):  # type: ignore[valid-type, misc]
         def literal_sql(self, expression: exp.Literal) -> str:
             text: str = super().literal_sql(expression)
             if not expression.is_string and any(mark in text for mark in ".eE"):
@@ -42,7 +42,7 @@ class Dialect(_Spark):
             return text
 
 
-def parse(text: str) -> exp.Expression:
+def parse(text: str) -> exp.Expr:
     """The tree of an expression written as SQL."""
     try:
         tree = sqlglot.parse_one(text, dialect=Dialect)
@@ -54,12 +54,12 @@ def parse(text: str) -> exp.Expression:
     return tree
 
 
-def to_sql(tree: exp.Expression) -> str:
+def to_sql(tree: exp.Expr) -> str:
     """The expression as Spark SQL reads it, every name quoted."""
     return tree.sql(dialect=Dialect, identify=True)
 
 
-def literal(value: Any) -> exp.Expression:
+def literal(value: Any) -> exp.Expr:
     """A Python value as a tree."""
     if value is None:
         return exp.Null()
@@ -99,7 +99,7 @@ def literal(value: Any) -> exp.Expression:
     raise PlanError(f"{value!r} cannot be a literal; use a number, text, date, time or None")
 
 
-def _cast(tree: exp.Expression, kind: str) -> exp.Cast:
+def _cast(tree: exp.Expr, kind: str) -> exp.Cast:
     return exp.Cast(this=tree, to=exp.DataType.build(kind, dialect="spark"))
 
 
@@ -108,14 +108,17 @@ def call(name: str, *args: Any) -> Expr:
     return Expr(exp.Anonymous(this=name, expressions=[_tree(a) for a in args]))
 
 
-def _tree(value: Any) -> exp.Expression:
+def _tree(value: Any) -> exp.Expr:
     return value.tree.copy() if isinstance(value, Expr) else literal(value)
 
 
-def _wrap(tree: exp.Expression) -> exp.Expression:
+def _wrap(tree: exp.Expr) -> exp.Expr:
     """Parenthesise what binds looser than an operator's operand."""
-    return exp.Paren(this=tree) if isinstance(tree, (exp.Binary, exp.Not, exp.Between, exp.In,
-                                                     exp.Case, exp.Neg)) else tree
+    return (
+        exp.Paren(this=tree)
+        if isinstance(tree, (exp.Binary, exp.Not, exp.Between, exp.In, exp.Case, exp.Neg))
+        else tree
+    )
 
 
 def to_expr(what: Any) -> Expr:
@@ -141,7 +144,7 @@ class Expr:
 
     __slots__ = ("tree",)
 
-    def __init__(self, tree: exp.Expression) -> None:
+    def __init__(self, tree: exp.Expr) -> None:
         self.tree = tree
 
     def __repr__(self) -> str:

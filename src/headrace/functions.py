@@ -14,7 +14,7 @@ from headrace.aggregates import Aggregate, UserAggregate
 from headrace.errors import PlanError
 from headrace.expressions import col
 from headrace.io.memory import infer_schema
-from headrace.kernels.rows import VALUE, record_values, failure, row_class, rows_of
+from headrace.kernels.rows import VALUE, failure, record_values, row_class, rows_of
 from headrace.types import record_fields, to_schema, to_type
 
 Sample = Callable[[], pa.RecordBatch | None]
@@ -87,8 +87,10 @@ def batch_schema(
         raise PlanError(_NO_EXAMPLE.format(where=where))
     try:
         result = function(batch)
-        table = pa.Table.from_batches([result]) if isinstance(result, pa.RecordBatch) else pa.table(
-            result
+        table = (
+            pa.Table.from_batches([result])
+            if isinstance(result, pa.RecordBatch)
+            else pa.table(result)
         )
     except Exception as error:
         raise PlanError(f"{failure(where, error, None, 'an example bundle')}") from error
@@ -136,7 +138,9 @@ def reduction(function: Callable[..., Any], schema: pa.Schema, label: str) -> Ag
     guarded = _guarded(function, label)
 
     def record(result: Any) -> Any:
-        return result if names == (VALUE,) else row_class(names)(*record_values(result, list(names)))
+        return (
+            result if names == (VALUE,) else row_class(names)(*record_values(result, list(names)))
+        )
 
     def partial(*columns: pa.Array) -> Any:
         batch = pa.RecordBatch.from_arrays(list(columns), schema=schema)
@@ -187,6 +191,7 @@ def folding(
     if merge is None:
         user = UserAggregate("fold", lambda *c: list(rows(c)), lambda a, b: a + b, run, returns)
     else:
-        user = UserAggregate("fold", lambda *c: run(rows(c)), _guarded(merge, label),
-                             lambda state: state, returns)
+        user = UserAggregate(
+            "fold", lambda *c: run(rows(c)), _guarded(merge, label), lambda state: state, returns
+        )
     return Aggregate("user", tuple(col(n).tree for n in names), user=user)

@@ -66,9 +66,15 @@ def read_csv(
     """
     return from_source(
         CsvSource.open(
-            path, schema=schema, header=header, delimiter=delimiter, quote=quote, null=null,
-            multiline=multiline, on_error=on_error,
-        )  # fmt: skip
+            path,
+            schema=schema,
+            header=header,
+            delimiter=delimiter,
+            quote=quote,
+            null=null,
+            multiline=multiline,
+            on_error=on_error,
+        )
     )
 
 

@@ -109,7 +109,7 @@ class Stream:
     # Columns
 
     def select(self, *columns: Any, **named: Any) -> Stream:
-        """Some columns, or new ones: ``select("id", "fare * 2 as double", tip=col("tip") / 10)``."""
+        """Some columns, or new ones: ``select("id", "fare * 2 as f", tip=col("tip") / 10)``."""
         with self._building("select") as at:
             stream, items = at.stream._columns(columns, named)
             if not items:
@@ -143,9 +143,7 @@ class Stream:
 
     # Records
 
-    def map(
-        self, function: Any = None, *, schema: Any = None, **named: Any
-    ) -> Stream:
+    def map(self, function: Any = None, *, schema: Any = None, **named: Any) -> Stream:
         """A record made from each record, by an expression or a Python function.
 
         A function gets a row (``row.fare``), or the value itself where ``value`` is the only
@@ -347,9 +345,15 @@ class Stream:
                     fields.append(field.with_name(name))
             return Stream(
                 Join(
-                    pa.schema(fields), max(at.step, other.node.step + 1), self.node, other.node,
-                    tuple(left), tuple(right), JOINS[how], tuple(renamed),
-                )  # fmt: skip
+                    pa.schema(fields),
+                    max(at.step, other.node.step + 1),
+                    self.node,
+                    other.node,
+                    tuple(left),
+                    tuple(right),
+                    JOINS[how],
+                    tuple(renamed),
+                )
             )
 
     # Bad records
@@ -363,7 +367,8 @@ class Stream:
         kept = [
             Stream(Read(source.schema, 1, source))
             for node in _sources(self.node)
-            if isinstance(node.source, ErrorKeeping) and (source := node.source.errors()) is not None
+            if isinstance(node.source, ErrorKeeping)
+            and (source := node.source.errors()) is not None
         ]
         if not kept:
             raise PlanError("no source of this stream keeps bad records; read with on_error='keep'")
@@ -496,15 +501,15 @@ class Stream:
         if not callable(function):
             raise PlanError(f"a function was expected, not {function!r}")
 
-    def _named(self, default: str, tree: exp.Expression) -> tuple[str, exp.Expression]:
+    def _named(self, default: str, tree: exp.Expr) -> tuple[str, exp.Expr]:
         return (tree.alias, tree.this) if isinstance(tree, exp.Alias) else (default, tree)
 
     def _columns(
         self, columns: Iterable[Any], named: dict[str, Any]
-    ) -> tuple[Stream, list[tuple[str, exp.Expression]]]:
+    ) -> tuple[Stream, list[tuple[str, exp.Expr]]]:
         """Columns a person named: by name, by expression, or computed by a function."""
         stream: Stream = self
-        items: list[tuple[str, exp.Expression]] = []
+        items: list[tuple[str, exp.Expr]] = []
         for what in columns:
             if isinstance(what, str) and what in self.schema.names:
                 items.append((what, col(what).tree))
@@ -518,7 +523,9 @@ class Stream:
                 default = tree.name if isinstance(tree, exp.Column) else tree.sql(dialect="spark")
                 items.append(self._named(default, tree))
             else:
-                raise PlanError(f"{what!r} is not a column; use its name, an expression, a function")
+                raise PlanError(
+                    f"{what!r} is not a column; use its name, an expression, a function"
+                )
         for name, what in named.items():
             if callable(what) and not isinstance(what, Expr):
                 stream = stream._computed(name, what)
@@ -551,18 +558,19 @@ class Stream:
         return self._narrow(Project(self.schema, step, self.node, tuple(items), method))
 
     def _narrow(self, step: Narrow) -> Stream:
-        """Add a step of expressions, compiling it here and now to check it and learn its columns."""
+        """Add a step of expressions, compiled here to check it and to learn its columns."""
         _, after = compile_step(step, self.schema)
         return Stream(replace(step, schema=after, step=max(step.step, self.node.step + 1)))
 
     def _group(self, keys: Named, aggregates: Any, method: str, step: int) -> Stream:
-        node = GroupBy(self.schema, max(step, self.node.step + 1), self.node, keys,
-                       tuple(aggregates), method)
+        node = GroupBy(
+            self.schema, max(step, self.node.step + 1), self.node, keys, tuple(aggregates), method
+        )
         return Stream(replace(node, schema=compile_aggregation(node, self.schema).result_schema))
 
     def _order(
         self, by: Iterable[Any], down: Sequence[bool], where: str
-    ) -> tuple[tuple[exp.Expression, bool], ...]:
+    ) -> tuple[tuple[exp.Expr, bool], ...]:
         _, items = self._columns(by, {})
         for _, tree in items:
             sortable(compile_expression(tree, self.schema).type, where)
@@ -594,11 +602,11 @@ class Stream:
             return None
         chain = compile_chain(steps[::-1], node.schema)
         for split in node.source.splits(1)[:4]:
-            for count, batch in enumerate(split.read(node.schema.names)):
+            for tried, batch in enumerate(split.read(node.schema.names)):
                 batch = chain(batch.slice(0, 1000).select(list(chain.columns)))
                 if batch.num_rows:
                     return batch.slice(0, 20)
-                if count >= 4:
+                if tried >= 4:
                     break
         return None
 

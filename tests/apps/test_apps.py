@@ -33,9 +33,7 @@ def test_the_seed_decides_the_input(tmp_path, name):
 
 def test_word_count_of_real_books(engine, shared_data):
     (words,) = apps.load("wc").pipelines(str(shared_data / "gutenberg" / "*.txt"), "text").values()
-    counts = dict(
-        zip(*(c.to_pylist() for c in words.collect(on=engine).columns), strict=True)
-    )
+    counts = dict(zip(*(c.to_pylist() for c in words.collect(on=engine).columns), strict=True))
     assert (sum(counts.values()), len(counts)) == (1_774_552, 45_858)
     assert [counts[w] for w in ("the", "and", "of", "to", "a", "in", "i", "he")] == [
         98_109, 61_281, 46_815, 45_797, 36_668, 29_220, 25_827, 25_400,

@@ -35,7 +35,9 @@ SCHEMA = pa.schema(
 # Letters whose case mappings Python and Java know alike, with the awkward ones among them.
 TEXT = st.text(st.sampled_from("abcXYZ 019_-,.;'\"\\%\n\tßİıÉéΣσςK日😀"), max_size=12)
 DOUBLES = st.one_of(
-    st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -2.5, 1e15, -1e300, math.inf, -math.inf, math.nan]),
+    st.sampled_from(
+        [0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -2.5, 1e15, -1e300, math.inf, -math.inf, math.nan]
+    ),
     st.integers(-10_000, 10_000).map(lambda n: n / 8),
     st.floats(allow_nan=True, allow_infinity=True),
 )
@@ -128,7 +130,9 @@ def expressions(depth: int) -> dict[str, st.SearchStrategy[str]]:
                 lambda a: f"{a[0]}({a[1]})"
             ),
             call("datediff", e["date"], e["date"]),
-            call("hash", st.sampled_from(["i", "l", "x", "s", "b", "d", "t", "y", "f"]), e["string"]),
+            call(
+                "hash", st.sampled_from(["i", "l", "x", "s", "b", "d", "t", "y", "f"]), e["string"]
+            ),
             call("get", e["list"], st.integers(-1, 4).map(str)),
             call("element_at", e["list"], st.sampled_from(["1", "-1", "2"])),
             st.integers(0, 2).map(lambda index: f"a[{index}]"),
@@ -307,10 +311,11 @@ def agree(session: Any, text: str, table: pa.Table, zone: str = "UTC") -> None:
     finally:
         session.conf.set("spark.sql.session.timeZone", "UTC")
     if refused is not None:
-        with pytest.raises((ExpressionError, PlanError, pa.ArrowInvalid)):
+        try:
             ours(text, table, zone)
-            pytest.fail(f"Spark refuses {text}: {str(refused).splitlines()[0]}")
-        return
+        except (ExpressionError, PlanError, pa.ArrowInvalid):
+            return
+        pytest.fail(f"Spark refuses {text}: {str(refused).splitlines()[0]}")
     kind, values = ours(text, table, zone)
     wanted = spark_schema(pa.schema([("v", kind)]))[0].dataType
     assert schema["v"].dataType.simpleString() in (wanted.simpleString(), "void"), text
@@ -329,7 +334,9 @@ def test_kernels_agree_with_spark(session: Any, text: str, table: pa.Table) -> N
 @given(
     text=st.one_of(BY_TYPE["time"], BY_TYPE["date"], BY_TYPE["int"]),
     table=tables(),
-    zone=st.sampled_from(["America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Europe/Paris"]),
+    zone=st.sampled_from(
+        ["America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Europe/Paris"]
+    ),
 )
 def test_wall_clock_follows_the_time_zone(
     session: Any, text: str, table: pa.Table, zone: str

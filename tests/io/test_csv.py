@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.io import files
 
-GOOD = "id,when,amount,name\n1,2020-01-02,1.5,ann\n2,2020-01-03,2,\"bob, jr\"\n3,,,\n"
+GOOD = 'id,when,amount,name\n1,2020-01-02,1.5,ann\n2,2020-01-03,2,"bob, jr"\n3,,,\n'
 
 
 @pytest.fixture
@@ -124,7 +124,10 @@ def test_what_python_writes_we_read(tmp_path_factory, records):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"on_error": "ignore"}, "on_error='ignore' is not a policy; use 'raise', 'skip' or 'keep'"),
+        (
+            {"on_error": "ignore"},
+            "on_error='ignore' is not a policy; use 'raise', 'skip' or 'keep'",
+        ),
         ({"delimiter": "::"}, "delimiter='::' must be one character"),
         ({"schema": {"idd": "int"}}, "schema= has the column 'idd', which the file does not"),
         ({"schema": {"id": "integr"}}, "'integr' is not a type"),

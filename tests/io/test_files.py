@@ -85,7 +85,10 @@ def test_an_empty_file_has_no_lines(engine, tmp_path):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda p: hr.read_text(p / "bok.txt"), "there is no file .*bok.txt.*did you mean 'book.txt'"),
+        (
+            lambda p: hr.read_text(p / "bok.txt"),
+            "there is no file .*bok.txt.*did you mean 'book.txt'",
+        ),
         (lambda p: hr.read_text(p / "*.csv"), r"no file matches .*\*\.csv"),
         (lambda p: hr.read_text(p / "empty"), "the folder .* has no files"),
         (lambda p: hr.read_text(p / "book.txt", encoding="utf-9"), "there is no encoding 'utf-9'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -43,7 +44,7 @@ def test_arrow_types_become_ours(rows):
     )
     ((u, big, code, ns, zone),) = rows(stream)
     assert (u, big, code, ns) == (1, "x", "y", datetime.datetime(2020, 1, 1))
-    assert zone == datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc)
+    assert zone == datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 
 
 def test_items_of_all_kinds(rows):
@@ -78,7 +79,11 @@ def test_generate_may_yield_batches(rows):
         yield pa.record_batch({"rank": [rank] * 3, "x": [1.0, 2.0, 3.0]})
 
     stream = hr.generate(batches, splits=3)
-    assert sorted(rows(stream.group_by("rank").agg(s=hr.sum("x")))) == [(0, 6.0), (1, 6.0), (2, 6.0)]
+    assert sorted(rows(stream.group_by("rank").agg(s=hr.sum("x")))) == [
+        (0, 6.0),
+        (1, 6.0),
+        (2, 6.0),
+    ]
 
 
 def test_a_failing_generator_is_told(engine):
@@ -86,7 +91,9 @@ def test_a_failing_generator_is_told(engine):
         yield 1
         raise RuntimeError("broke")
 
-    with pytest.raises(hr.StepError, match=r"step 1, generate \(split 0 of 1\).*RuntimeError: broke"):
+    with pytest.raises(
+        hr.StepError, match=r"step 1, generate \(split 0 of 1\).*RuntimeError: broke"
+    ):
         hr.generate(bad, splits=1).collect(on=engine)
 
 
@@ -100,7 +107,7 @@ class Squares:
 
     def splits(self, parallelism):
         edges = [self.upto * i // parallelism for i in range(parallelism + 1)]
-        return [SquaresSplit(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+        return [SquaresSplit(a, b) for a, b in itertools.pairwise(edges)]
 
 
 @dataclass

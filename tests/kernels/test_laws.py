@@ -30,8 +30,8 @@ SCHEMA = pa.schema([("k", pa.string()), ("j", pa.int64()), ("v", pa.int64()), ("
 def test_cuts_and_merges_do_not_matter(records, cut, parts, shards):
     table = pa.Table.from_pylist(records, schema=SCHEMA)
     stream = hr.from_arrow(table).group_by("k", "j").agg(
-        n=hr.count(), s=hr.sum("v"), lo=hr.min("s"), hi=hr.max("v"), f=hr.first("s"), l=hr.last("v"),
-        d=hr.count_distinct("s"), c=hr.collect("v"), t=hr.top_k("v", 2), a=hr.approx_distinct("s"),
+        n=hr.count(), s=hr.sum("v"), lo=hr.min("s"), hi=hr.max("v"), f=hr.first("s"),
+        l=hr.last("v"), d=hr.count_distinct("s"), c=hr.collect("v"), t=hr.top_k("v", 2), a=hr.approx_distinct("s"),
     )  # fmt: skip
     node = stream.node
     aggregation = compile_aggregation(node, SCHEMA)
@@ -70,18 +70,30 @@ def test_a_chain_does_not_see_bundles(records, cut):
     assert run(table.to_batches(max_chunksize=cut)) == run(table.combine_chunks().to_batches())
 
 
-@given(st.lists(st.tuples(st.none() | st.text("ab\0é", max_size=20), st.none() | st.integers(-1, 1),
-                          st.none() | st.booleans()), max_size=50), st.integers(1, 9))
+@given(
+    st.lists(
+        st.tuples(
+            st.none() | st.text("ab\0é", max_size=20),
+            st.none() | st.integers(-1, 1),
+            st.none() | st.booleans(),
+        ),
+        max_size=50,
+    ),
+    st.integers(1, 9),
+)
 def test_groups_are_numbered_as_they_appear(keys, cut):
     grouper = Grouper([pa.string(), pa.int64(), pa.bool_()])
     numbers = []
     for start in range(0, len(keys), cut):
         part = keys[start : start + cut]
-        columns = [pa.array(c, t) for c, t in zip(zip(*part, strict=True), grouper.kinds, strict=True)]
+        columns = [
+            pa.array(c, t) for c, t in zip(zip(*part, strict=True), grouper.kinds, strict=True)
+        ]
         numbers.extend(grouper.groups(columns)[0].tolist())
     order = list(dict.fromkeys(keys))
     assert numbers == [order.index(k) for k in keys]
-    assert list(zip(*(c.to_pylist() for c in grouper.keys()), strict=True)) == order
+    seen = grouper.keys()
+    assert list(zip(*(c.to_pylist() for c in seen), strict=True)) == order
 
 
 def test_only_the_columns_in_use_are_read():

@@ -33,8 +33,13 @@ def run(stream, batches):
     return partial, dict(zip(*(c.to_pylist() for c in got.columns), strict=True))
 
 
-@given(lines=LINES, pattern=st.sampled_from([r"\W+", "[^a-z]+", ",", r"\s+", "[ .]", r"\.", "-"]),
-       lower=st.booleans(), keep_empty=st.booleans(), cut=st.integers(1, 7))
+@given(
+    lines=LINES,
+    pattern=st.sampled_from([r"\W+", "[^a-z]+", ",", r"\s+", "[ .]", r"\.", "-"]),
+    lower=st.booleans(),
+    keep_empty=st.booleans(),
+    cut=st.integers(1, 7),
+)
 def test_fused_counts_are_the_counts_of_the_pieces(lines, pattern, lower, keep_empty, cut):
     table = pa.table({"line": pa.array(lines, pa.string())})
     text = col("line").lower() if lower else col("line")
@@ -45,22 +50,34 @@ def test_fused_counts_are_the_counts_of_the_pieces(lines, pattern, lower, keep_e
     plain, slow = run(words.group_by(w="concat(w, '')").agg(n=hr.count()), table.to_batches())
     assert isinstance(plain, Partial)
     assert got == slow
-    pieces = [p for lst in Tokeniser.of(pattern).lists(
-        pa.array([None if s is None else s.lower() if lower else s for s in lines], pa.string())
-    ).to_pylist() if lst for p in lst if p or keep_empty]
+    pieces = [
+        p
+        for lst in Tokeniser.of(pattern)
+        .lists(
+            pa.array([None if s is None else s.lower() if lower else s for s in lines], pa.string())
+        )
+        .to_pylist()
+        if lst
+        for p in lst
+        if p or keep_empty
+    ]
     assert got == Counter(pieces)
 
 
 def test_many_words_make_the_table_grow():
     lines = [" ".join(f"w{n}x{m}" for m in range(50)) for n in range(2000)]
     table = pa.table({"line": lines})
-    stream = hr.from_arrow(table).flat_map(col("line").split(" "), name="w").group_by("w").count("n")
+    stream = (
+        hr.from_arrow(table).flat_map(col("line").split(" "), name="w").group_by("w").count("n")
+    )
     fused, got = run(stream, table.to_batches())
     assert isinstance(fused, TokenCounts)
     assert got == Counter(w for line in lines for w in line.split(" "))
 
 
-@pytest.mark.parametrize("pattern", ["é", "a|b", "(?i)x", "ab", "[^,]", "", "a{2}", "\\b", "[[a]b]"])
+@pytest.mark.parametrize(
+    "pattern", ["é", "a|b", "(?i)x", "ab", "[^,]", "", "a{2}", "\\b", "[[a]b]"]
+)
 def test_patterns_that_are_no_class_of_bytes_are_left_alone(pattern):
     assert Tokeniser.of(pattern) is None
 

@@ -12,7 +12,9 @@ import headrace as hr
 
 # Enough records for several splits, so that partials are really merged.
 NUMBERS = [(n * 7919) % 10_007 for n in range(20_000)]
-TABLE = pa.table({"k": [n % 3 for n in range(20_000)], "v": NUMBERS, "t": [-n for n in range(20_000)]})
+TABLE = pa.table(
+    {"k": [n % 3 for n in range(20_000)], "v": NUMBERS, "t": [-n for n in range(20_000)]}
+)
 
 
 def by_key(key: int) -> list[int]:
@@ -59,7 +61,9 @@ def test_an_approximate_count_of_few_values_is_exact(rows):
 
 
 def test_distinct_pairs(rows):
-    stream = hr.from_items([{"a": 1, "b": "x"}, {"a": 1, "b": "x"}, {"a": 1, "b": None}, {"a": 2, "b": "x"}])
+    stream = hr.from_items(
+        [{"a": 1, "b": "x"}, {"a": 1, "b": "x"}, {"a": 1, "b": None}, {"a": 2, "b": "x"}]
+    )
     assert rows(stream.agg(n=hr.count_distinct("a", "b"))) == [(2,)]
 
 

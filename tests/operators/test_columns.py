@@ -52,7 +52,10 @@ def test_names_need_not_be_words(rows):
         (lambda: STREAM.drop("a", "b", "c"), "would drop every column"),
         (lambda: STREAM.rename(q="r"), "step 2, rename: there is no column 'q'"),
         (lambda: STREAM.with_columns(x="c + 1"), "'\\+' takes numbers, not string \\+ int"),
-        (lambda: STREAM.select("lenght(c)"), "there is no function 'lenght'; did you mean 'length'"),
+        (
+            lambda: STREAM.select("lenght(c)"),
+            "there is no function 'lenght'; did you mean 'length'",
+        ),
         (lambda: STREAM.select("a +"), "step 2, select: cannot read the expression 'a \\+'"),
         (lambda: STREAM.select("sum(a)"), r"sum\(\) is an aggregate; use it in group_by"),
         (lambda: STREAM.select("substring(c)"), "substring takes"),

@@ -9,7 +9,9 @@ import pytest
 import headrace as hr
 from headrace import col
 
-DATA = [{"n": n, "zone": z} for n, z in [(5, "A1"), (15, "A2"), (25, None), (None, "A3"), (35, "B")]]
+DATA = [
+    {"n": n, "zone": z} for n, z in [(5, "A1"), (15, "A2"), (25, None), (None, "A3"), (35, "B")]
+]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,9 @@ def test_a_guard_protects_what_follows_it(rows):
 
 def test_an_overflow_names_the_record(engine):
     stream = hr.from_items([1, 2**62, 3]).filter("value * 4 > 0")
-    with pytest.raises(hr.StepError, match=rf"step 2, filter failed on record {2**62}: bigint overfl"):
+    with pytest.raises(
+        hr.StepError, match=rf"step 2, filter failed on record {2**62}: bigint overfl"
+    ):
         stream.collect(on=engine)
 
 
@@ -52,5 +56,7 @@ def test_nothing_left_is_an_empty_table(engine):
 
 
 def test_what_is_no_condition_is_refused():
-    with pytest.raises(hr.PlanError, match="step 2, filter: a filter takes a condition, not a bigint"):
+    with pytest.raises(
+        hr.PlanError, match="step 2, filter: a filter takes a condition, not a bigint"
+    ):
         hr.from_items(DATA).filter("n + 1")

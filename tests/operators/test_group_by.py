@@ -67,7 +67,8 @@ def test_aggregates_of_any_keys(spark_engine, records, keys):
     names = ", ".join(f'"{k}"' for k in keys)
     expected = duckdb.sql(
         f"select {names}, count(*), count(v), sum(v)::bigint, sum(x), min(x), max(v), min(s), "
-        f"max(s), avg(v), var_samp(x), stddev_samp(v), count(distinct s) from input group by {names}"
+        f"max(s), avg(v), var_samp(x), stddev_samp(v), count(distinct s) "
+        f"from input group by {names}"
     ).fetchall()
     got = stream.collect(on=spark_engine)
     assert_same_groups(list(zip(*(c.to_pylist() for c in got.columns), strict=True)), expected)
@@ -97,7 +98,10 @@ def test_keys_may_be_expressions_and_functions(rows):
     assert sorted(rows(stream.group_by(low=col("value") < 3).agg(n=hr.count()))) == [
         (False, 7), (True, 3),
     ]  # fmt: skip
-    assert sorted(rows(stream.group_by(parity).agg(t=hr.sum("value")))) == [("even", 20), ("odd", 25)]
+    assert sorted(rows(stream.group_by(parity).agg(t=hr.sum("value")))) == [
+        ("even", 20),
+        ("odd", 25),
+    ]
 
 
 def test_nan_is_one_key_and_so_are_both_zeros(rows):
@@ -108,9 +112,16 @@ def test_nan_is_one_key_and_so_are_both_zeros(rows):
 
 def test_without_keys_there_is_one_record_even_of_nothing(rows):
     empty = hr.from_items([], schema="bigint")
-    aggregates = {"n": hr.count(), "s": hr.sum("value"), "m": hr.mean("value"), "c": hr.collect("value")}
+    aggregates = {
+        "n": hr.count(),
+        "s": hr.sum("value"),
+        "m": hr.mean("value"),
+        "c": hr.collect("value"),
+    }
     assert rows(empty.agg(**aggregates)) == [(0, None, None, [])]
-    assert rows(hr.from_items([1, 2]).filter("value > 5").agg(**aggregates)) == [(0, None, None, [])]
+    assert rows(hr.from_items([1, 2]).filter("value > 5").agg(**aggregates)) == [
+        (0, None, None, [])
+    ]
     assert rows(empty.group_by("value").agg(n=hr.count())) == []
 
 
@@ -150,7 +161,10 @@ def test_the_same_key_from_two_sources_meets(rows):
         (lambda s: s.group_by("kk"), "step 2, group_by: there is no column 'kk'; did you mean 'k'"),
         (lambda s: s.group_by("k").agg(), "agg needs at least one aggregate"),
         (lambda s: s.group_by("k").agg(n=3), "n=3 is not an aggregate"),
-        (lambda s: s.group_by("k").agg(x=hr.sum("k")), r"step 2, agg: sum\(k\) takes numbers, not st"),
+        (
+            lambda s: s.group_by("k").agg(x=hr.sum("k")),
+            r"step 2, agg: sum\(k\) takes numbers, not st",
+        ),
         (lambda s: s.group_by("k").agg(k=hr.count()), "'k' is a key"),
         (lambda s: s.group_by("xs").agg(n=hr.count()), "a array<bigint> cannot be a key"),
         (lambda s: s.agg(x=hr.mean("xs")), "takes numbers"),

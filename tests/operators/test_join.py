@@ -12,7 +12,11 @@ import headrace as hr
 
 SIDE = st.lists(
     st.fixed_dictionaries(
-        {"k": st.none() | st.integers(0, 3), "j": st.none() | st.sampled_from("ab"), "v": st.integers(0, 9)}
+        {
+            "k": st.none() | st.integers(0, 3),
+            "j": st.none() | st.sampled_from("ab"),
+            "v": st.integers(0, 9),
+        }
     ),
     max_size=8,
 )
@@ -78,13 +82,25 @@ def test_union_keeps_all_records_in_order(rows):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda a, b: a.join(b, on="kk"), "step 2, join: there is no column 'kk'; did you mean 'k'"),
-        (lambda a, b: a.join(b, on="k", how="iner"), "how='iner' is not a join; did you mean 'inner'"),
+        (
+            lambda a, b: a.join(b, on="kk"),
+            "step 2, join: there is no column 'kk'; did you mean 'k'",
+        ),
+        (
+            lambda a, b: a.join(b, on="k", how="iner"),
+            "how='iner' is not a join; did you mean 'inner'",
+        ),
         (lambda a, b: a.join(b), "give on=, or both left_on= and right_on="),
-        (lambda a, b: a.join(b.with_columns(k="cast(k as int)"), on="k"), "'k' is bigint on the left"),
+        (
+            lambda a, b: a.join(b.with_columns(k="cast(k as int)"), on="k"),
+            "'k' is bigint on the left",
+        ),
         (lambda a, b: a.join(3, on="k"), "3 is not a stream"),
         (lambda a, b: a.union(b.drop("v")), "step 2, union: the other stream has no column 'v'"),
-        (lambda a, b: a.union(b.with_columns(v="cast(v as string)")), "'v' is bigint here and string"),
+        (
+            lambda a, b: a.union(b.with_columns(v="cast(v as string)")),
+            "'v' is bigint here and string",
+        ),
         (lambda a, b: a.union(b.select("v", "k")), "the columns come in another order"),
     ],
 )

@@ -90,7 +90,9 @@ def test_a_failing_batch_function_is_told(engine):
         raise ValueError("no good")
 
     stream = hr.from_items([1]).map_batches(bad, schema={"v": "bigint"})
-    with pytest.raises(hr.StepError, match=r"step 2, map_batches \(bad\) failed on a bundle of 1 re"):
+    with pytest.raises(
+        hr.StepError, match=r"step 2, map_batches \(bad\) failed on a bundle of 1 re"
+    ):
         stream.collect(on=engine)
 
 

@@ -91,7 +91,7 @@ def test_a_session_is_an_engine_and_is_left_running(session):
 
 
 def test_the_sessions_time_zone_is_the_wall_clocks(session):
-    at = datetime.datetime(2020, 7, 1, 3, tzinfo=datetime.timezone.utc)
+    at = datetime.datetime(2020, 7, 1, 3, tzinfo=datetime.UTC)
     stream = hr.from_items([{"t": at}])
     frame = session.createDataFrame([(at,)], "t timestamp")
     session.conf.set("spark.sql.session.timeZone", "America/New_York")

@@ -66,8 +66,29 @@ def test_a_machine_without_java_runs_a_job(tmp_path):
     """A new process that finds no Java anywhere starts Spark with the wheel's."""
     tools = tmp_path / "bin"
     tools.mkdir()
-    for name in ("bash", "sh", "env", "dirname", "cat", "ps", "nice", "nohup", "sed", "tr", "uname",
-                 "basename", "rm", "mkdir", "hostname", "id", "ls", "grep", "cut", "expr", "tput"):
+    for name in (
+        "bash",
+        "sh",
+        "env",
+        "dirname",
+        "cat",
+        "ps",
+        "nice",
+        "nohup",
+        "sed",
+        "tr",
+        "uname",
+        "basename",
+        "rm",
+        "mkdir",
+        "hostname",
+        "id",
+        "ls",
+        "grep",
+        "cut",
+        "expr",
+        "tput",
+    ):
         for folder in ("/usr/bin", "/bin"):
             if os.path.exists(f"{folder}/{name}") and not (tools / name).exists():
                 (tools / name).symlink_to(f"{folder}/{name}")

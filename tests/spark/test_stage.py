@@ -17,8 +17,12 @@ def test_spark_sees_few_rows_of_many_records(spark_engine, session):
     stream = hr.from_items(range(50_000)).group_by(k=col("value") % 100).agg(n=hr.count())
     counts = Lowering(session).collected(stages_of(stream.node)).collect()
     assert len(counts) <= 4
-    assert sum(pa.ipc.read_record_batch(pa.py_buffer(r.bundle), stream.schema).num_rows
-               for r in counts) == 100
+    assert (
+        sum(
+            pa.ipc.read_record_batch(pa.py_buffer(r.bundle), stream.schema).num_rows for r in counts
+        )
+        == 100
+    )
 
 
 @pytest.mark.parametrize("groups", [1, 7, 1000])
@@ -27,12 +31,14 @@ def test_a_partial_that_grows_too_large_is_sent_early(monkeypatch, groups):
     table = pa.table({"k": [n % 500 for n in range(20_000)], "v": range(20_000)})
     stream = hr.from_arrow(table).group_by("k").agg(s=hr.sum("v"), f=hr.first("v"), l=hr.last("v"))
     node = stream.node
-    batches = [b for b in table.to_batches(max_chunksize=900)]
+    batches = table.to_batches(max_chunksize=900)
     head = _Given(table.schema, batches)
-    sent = list(Program("a" + str(groups), head, (), PartialEnding(bare(node), 3, "UTC"), "UTC").run(iter([])))
-    rows = sorted(
-        (r for b in sent for r in b.to_pylist()), key=lambda r: (r["shard"], r["place"])
+    sent = list(
+        Program("a" + str(groups), head, (), PartialEnding(bare(node), 3, "UTC"), "UTC").run(
+            iter([])
+        )
     )
+    rows = sorted((r for b in sent for r in b.to_pylist()), key=lambda r: (r["shard"], r["place"]))
     assert len(rows) > 3 or groups == 1000
     merged = MergeHead(bare(node), table.schema, "UTC").read(
         iter([pa.RecordBatch.from_pylist(rows, worker.BUNDLES)]), stream.columns
@@ -89,7 +95,7 @@ def test_a_module_the_workers_lack_is_told(spark_engine, monkeypatch, tmp_path):
     def use(n: int) -> str:
         return type(thing).__name__
 
-    with pytest.raises(hr.EngineError, match="cannot import what a function needs .*only_here"):
+    with pytest.raises(hr.EngineError, match=r"cannot import what a function needs .*only_here"):
         hr.from_items([1]).map(use).collect(on=spark_engine)
 
 

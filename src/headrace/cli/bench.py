@@ -25,8 +25,12 @@ from headrace.spark.engine import Spark
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("app", metavar="APP", help="an app's name; 'headrace apps' lists them")
     parser.add_argument("--on", default="spark", metavar="ENGINE,…", help="engines (spark)")
-    parser.add_argument("--against", default="pyspark", metavar="NAME,…",
-                        help="baselines: pyspark, the same job written by hand; '' for none")
+    parser.add_argument(
+        "--against",
+        default="pyspark",
+        metavar="NAME,…",
+        help="baselines: pyspark, the same job written by hand; '' for none",
+    )
     parser.add_argument("--records", type=int, metavar="N", help="how many records to generate")
     parser.add_argument("--seed", type=int, default=1, help="the seed of the generator (1)")
     parser.add_argument("--format", metavar="FORMAT", help="the input's format, such as parquet")
@@ -44,8 +48,8 @@ def main(arguments: argparse.Namespace) -> int:
     records = app.records if arguments.records is None else arguments.records
     path = str(generated(app, arguments, form, notes))
     spark = Spark(master=arguments.master)
-    names = [[n for n in text.split(",") if n] for text in (arguments.on, arguments.against)]
-    jobs = jobs_for(app, path, form, *names, spark)
+    on, against = (_names(text) for text in (arguments.on, arguments.against))
+    jobs = jobs_for(app, path, form, on, against, spark)
     with notes.status("starting Spark") as status:
         _ = spark.session
         report = measure(app, records, jobs, arguments.rounds, status.update)
@@ -54,6 +58,10 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n")
     return 0 if report["equal"] else 1
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
 
 
 def show(report: dict[str, Any], console: Console) -> None:

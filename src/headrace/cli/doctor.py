@@ -81,8 +81,9 @@ def _spark(master: str | None) -> Iterator[Finding]:
     try:
         session = engine.session
         where = session.sparkContext.master
-        yield Finding("Spark", f"{session.version} on {where}, started in "
-                      f"{time.perf_counter() - start:.1f} s")
+        yield Finding(
+            "Spark", f"{session.version} on {where}, started in {time.perf_counter() - start:.1f} s"
+        )
         start = time.perf_counter()
         total = hr.from_items(range(1000)).agg(total=hr.sum("value")).collect(on=engine)
         right = total["total"][0].as_py() == 499_500

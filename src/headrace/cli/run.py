@@ -32,8 +32,9 @@ def main(arguments: argparse.Namespace) -> int:
             folder = f"{arguments.write}/{name}"
             with progress(name, notes):
                 stream.write_parquet(folder, mode="overwrite", on=engine)
-            console.print(f"[bold]{name}[/bold]: written to {folder} "
-                          f"in {time.perf_counter() - start:.2f} s")
+            console.print(
+                f"[bold]{name}[/bold]: written to {folder} in {time.perf_counter() - start:.2f} s"
+            )
             continue
         with progress(name, notes):
             table = stream.collect(on=engine)
@@ -44,4 +45,3 @@ def main(arguments: argparse.Namespace) -> int:
         print_table(table.slice(0, arguments.rows), table.num_rows > arguments.rows, console)
         console.print()
     return 0
-

@@ -21,21 +21,35 @@ _NAMES = ("pipeline", "pipelines", "stream", "streams", "main")
 
 def add_target(parser: argparse.ArgumentParser) -> None:
     """The arguments that choose a pipeline and its input."""
-    parser.add_argument("target", metavar="APP_OR_FILE", help="an app's name, or a Python file that "
-                        "has a Stream called 'pipeline' or a function of that name")
+    parser.add_argument(
+        "target",
+        metavar="APP_OR_FILE",
+        help="an app's name, or a Python file that "
+        "has a Stream called 'pipeline' or a function of that name",
+    )
     parser.add_argument("--input", metavar="PATH", help="the app's input; generated if not given")
     parser.add_argument("--records", type=int, metavar="N", help="how many records to generate")
     parser.add_argument("--seed", type=int, default=1, help="the seed of the generator (1)")
-    parser.add_argument("--format", metavar="FORMAT", help="the app's input format, such as parquet")
+    parser.add_argument(
+        "--format", metavar="FORMAT", help="the app's input format, such as parquet"
+    )
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """The arguments that choose an engine."""
     parser.add_argument("--on", default=None, metavar="ENGINE", help="the engine: spark (default)")
-    parser.add_argument("--master", metavar="URL", help="Spark's master, such as local[2] or "
-                        "spark://host:7077 (default local[*])")
-    parser.add_argument("--config", action="append", default=[], metavar="KEY=VALUE",
-                        help="a Spark setting; may be repeated")
+    parser.add_argument(
+        "--master",
+        metavar="URL",
+        help="Spark's master, such as local[2] or spark://host:7077 (default local[*])",
+    )
+    parser.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a Spark setting; may be repeated",
+    )
 
 
 def engine_of(arguments: argparse.Namespace) -> Any:

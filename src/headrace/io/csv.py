@@ -125,8 +125,10 @@ class CsvSource:
 def _check_names(names: tuple[str, ...], path: str, where: str) -> None:
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:
-        raise PlanError(f"{where}: {path!r} has the column '{twice[0]}' twice; pass header=False "
-                        "and a schema= with other names")
+        raise PlanError(
+            f"{where}: {path!r} has the column '{twice[0]}' twice; pass header=False "
+            "and a schema= with other names"
+        )
 
 
 def _known(
@@ -142,7 +144,9 @@ def _known(
             )
         for field in given:
             if pa.types.is_nested(field.type):
-                raise PlanError(f"{where}: CSV cannot hold {type_name(field.type)} ('{field.name}')")
+                raise PlanError(
+                    f"{where}: CSV cannot hold {type_name(field.type)} ('{field.name}')"
+                )
         if len(given) == len(style.names):
             return pa.schema([given.field(n) for n in style.names])
     kinds: dict[str, pa.DataType] = dict.fromkeys(style.names, pa.null())

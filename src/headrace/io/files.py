@@ -6,6 +6,7 @@ import glob
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,7 @@ def ranges(files: Sequence[File], parallelism: int, splittable: bool = True) -> 
         if splittable and file.compression is None and file.size > size:
             pieces = -(-file.size // size)
         edges = [file.size * i // pieces for i in range(pieces + 1)]
-        out.extend(Range(file, a, b) for a, b in zip(edges, edges[1:], strict=False))
+        out.extend(Range(file, a, b) for a, b in pairwise(edges))
     return out
 
 

@@ -107,7 +107,9 @@ def _sample_fields(data: pa.Buffer) -> list[pa.Field]:
             f"read_json: a field has values of several types: {' '.join(str(error).split())}; "
             "pass schema="
         ) from None
-    return [f.with_type(f.type if pa.types.is_null(f.type) else normal_type(f.type)) for f in schema]
+    return [
+        f.with_type(f.type if pa.types.is_null(f.type) else normal_type(f.type)) for f in schema
+    ]
 
 
 class JsonSink(FileSink):

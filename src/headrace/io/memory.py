@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -52,9 +53,7 @@ class TableSource:
         rows = self.table.num_rows
         count = max(1, min(2 * parallelism, rows // 1024 + 1))
         edges = [rows * i // count for i in range(count + 1)]
-        return [
-            TableSplit(self.table.slice(a, b - a)) for a, b in zip(edges, edges[1:], strict=False)
-        ]
+        return [TableSplit(self.table.slice(a, b - a)) for a, b in itertools.pairwise(edges)]
 
     def __str__(self) -> str:
         return f"a table of {self.table.num_rows:,} records"
@@ -84,8 +83,6 @@ def _read_split(data: bytes) -> TableSplit:
 
 def infer_schema(examples: Sequence[Any], where: str) -> pa.Schema:
     """The columns of some records: dicts, dataclasses, named tuples, or plain values."""
-    import dataclasses
-
     known = [e for e in examples if e is not None]
     if not known:
         raise PlanError(
@@ -113,7 +110,9 @@ def infer_schema(examples: Sequence[Any], where: str) -> pa.Schema:
         try:
             kind = pa.array(values).type
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise PlanError(f"{where}: the values of '{name}' are of several types: {error}") from None
+            raise PlanError(
+                f"{where}: the values of '{name}' are of several types: {error}"
+            ) from None
         if pa.types.is_null(kind):
             raise PlanError(f"{where}: '{name}' is null in every example; pass schema=")
         fields.append(pa.field(str(name), kind))
@@ -171,7 +170,9 @@ class GeneratedSplit:
         try:
             for item in self.function(self.rank, self.size):
                 if isinstance(item, (pa.RecordBatch, pa.Table)):
-                    table = pa.Table.from_batches([item]) if isinstance(item, pa.RecordBatch) else item
+                    table = (
+                        pa.Table.from_batches([item]) if isinstance(item, pa.RecordBatch) else item
+                    )
                     for batch in table.to_batches(max_chunksize=BUNDLE_ROWS):
                         yield normal_batch(batch, self.schema)
                     continue
@@ -186,4 +187,6 @@ class GeneratedSplit:
         except GeneratorExit:
             raise
         except Exception as error:
-            raise failure(label, error, pending[-1] if pending else None, "the record after") from error
+            raise failure(
+                label, error, pending[-1] if pending else None, "the record after"
+            ) from error

@@ -105,7 +105,8 @@ class RecordSplit:
             skip = 0
             count = native.count_lines(np.frombuffer(data, np.uint8))
             try:
-                table, bad = self.format.parse(data, self.schema, names), []
+                table = self.format.parse(data, self.schema, names)
+                bad: list[tuple[Any, ...]] = []
             except pa.ArrowInvalid:
                 before = lines_before(self.part) if before is None else before
                 table, bad = self._salvage(data, names, before + seen)

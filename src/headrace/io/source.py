@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -97,6 +98,4 @@ def at_most(splits: Sequence[Split], count: int) -> list[Split]:
     if len(splits) <= count:
         return list(splits)
     edges = [len(splits) * i // count for i in range(count + 1)]
-    return [Merged(tuple(splits[a:b])) for a, b in zip(edges, edges[1:], strict=False)]
-
-
+    return [Merged(tuple(splits[a:b])) for a, b in pairwise(edges)]

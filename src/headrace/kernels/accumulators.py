@@ -117,7 +117,9 @@ class DecimalSum:
         self.rows: list[pa.Table] = []
 
     def update(self, groups: Numbers, size: int, columns: Sequence[pa.Array]) -> None:
-        self.rows.append(pa.table({"g": groups, "v": columns[0].cast(pa.decimal128(38, self.result.scale))}))
+        self.rows.append(
+            pa.table({"g": groups, "v": columns[0].cast(pa.decimal128(38, self.result.scale))})
+        )
         if len(self.rows) > 16:
             self.rows = [self._summed()]
 
@@ -126,7 +128,9 @@ class DecimalSum:
 
     def _summed(self) -> pa.Table:
         table = pa.concat_tables(self.rows).group_by("g").aggregate([("v", "sum")])
-        return pa.table({"g": table["g"], "v": table["v_sum"].cast(pa.decimal128(38, self.result.scale))})
+        return pa.table(
+            {"g": table["g"], "v": table["v_sum"].cast(pa.decimal128(38, self.result.scale))}
+        )
 
     def partials(self, size: int) -> pa.Array:
         if not self.rows:
@@ -280,8 +284,10 @@ class Kept:
         drop_null: int | None,
     ) -> None:
         self.kinds, self.keep, self.result = kinds, keep, result
-        self.row = kinds[0] if len(kinds) == 1 else pa.struct(
-            [pa.field(str(i), k) for i, k in enumerate(kinds)]
+        self.row = (
+            kinds[0]
+            if len(kinds) == 1
+            else pa.struct([pa.field(str(i), k) for i, k in enumerate(kinds)])
         )
         self.partial = pa.list_(self.row)
         self.drop_null = drop_null
@@ -443,8 +449,10 @@ class Distinct:
 
     def __init__(self, kinds: list[pa.DataType]) -> None:
         self.kinds = kinds
-        self.row = kinds[0] if len(kinds) == 1 else pa.struct(
-            [pa.field(str(i), k) for i, k in enumerate(kinds)]
+        self.row = (
+            kinds[0]
+            if len(kinds) == 1
+            else pa.struct([pa.field(str(i), k) for i, k in enumerate(kinds)])
         )
         self.partial = pa.list_(self.row)
         self.seen = Grouper([pa.int64(), *kinds])
@@ -556,8 +564,9 @@ def accumulator(aggregate: Any, kinds: list[pa.DataType]) -> Accumulator:
         raise PlanError(f"{aggregate}: by= takes values with an order, not {type_name(kinds[-1])}")
     if name in ("first", "last"):
         if aggregate.by is None:
-            return Kept([kind], keep_first if name == "first" else keep_last, kind,
-                        _element(0, None), None)
+            return Kept(
+                [kind], keep_first if name == "first" else keep_last, kind, _element(0, None), None
+            )
         return Kept(kinds, keep_ranked(1, name == "last"), kind, _element(0, 0), 1)
     if name == "count_distinct":
         return Distinct(kinds)
@@ -579,4 +588,3 @@ def accumulator(aggregate: Any, kinds: list[pa.DataType]) -> Accumulator:
 
 def _list_field(lists: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(lists.offsets, lists.values.field(0))
-

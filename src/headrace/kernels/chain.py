@@ -138,7 +138,7 @@ class Split:
         return evaluate(self.lowered, batch), self.tokeniser
 
 
-def as_split(tree: exp.Expression, schema: pa.Schema, zone: str) -> Split | None:
+def as_split(tree: exp.Expr, schema: pa.Schema, zone: str) -> Split | None:
     """The expression as a tokeniser's work, if it is."""
     if not (isinstance(tree, exp.Anonymous) and tree.name.lower() == "split"):
         return None

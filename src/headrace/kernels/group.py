@@ -94,7 +94,7 @@ class PairTable:
 
     @property
     def size(self) -> int:
-        return int(self.meta[pairs.GROUPS])
+        return int(self.meta[strings.GROUPS])
 
     @property
     def nbytes(self) -> int:

@@ -28,10 +28,10 @@ class RowMixin:
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
             try:
-                return tuple.__getitem__(self, self._names.index(key))  # type: ignore[type-var]
+                return tuple.__getitem__(self, self._names.index(key))  # type: ignore[call-overload]
             except ValueError:
                 raise KeyError(key) from None
-        return tuple.__getitem__(self, key)  # type: ignore[type-var]
+        return tuple.__getitem__(self, key)  # type: ignore[call-overload]
 
     def asdict(self) -> dict[str, Any]:
         """The record as a dictionary."""
@@ -44,7 +44,7 @@ class RowMixin:
 @lru_cache(maxsize=256)
 def row_class(names: tuple[str, ...]) -> Any:
     """The class of records with these fields."""
-    base = namedtuple("Row", names, rename=True)  # type: ignore[misc]  # noqa: PYI024
+    base = namedtuple("Row", names, rename=True)  # type: ignore[misc]
     return type("Row", (RowMixin, base), {"__slots__": (), "_names": names})
 
 
@@ -82,8 +82,10 @@ def record_values(result: Any, names: list[str]) -> Sequence[Any]:
     if isinstance(result, Mapping):
         unknown = set(result) - set(names)
         if unknown:
-            raise TypeError(f"the function returned the field {sorted(unknown)[0]!r}, which the "
-                            f"output schema ({', '.join(names)}) does not have")
+            raise TypeError(
+                f"the function returned the field {sorted(unknown)[0]!r}, which the "
+                f"output schema ({', '.join(names)}) does not have"
+            )
         return [result.get(n) for n in names]
     if dataclasses.is_dataclass(result):
         return [getattr(result, n) for n in names]

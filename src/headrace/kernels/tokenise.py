@@ -79,8 +79,15 @@ class Tokeniser:
         offsets = np.zeros(count + 1, np.int32)
         out = np.empty(total, np.uint8)
         tokens.write_tokens(
-            text.data, text.offsets, text.valid, self.table, self.runs, keep_empty, parents,
-            offsets, out,
+            text.data,
+            text.offsets,
+            text.valid,
+            self.table,
+            self.runs,
+            keep_empty,
+            parents,
+            offsets,
+            out,
         )
         pieces = pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(out))
         return sizes, pieces, parents

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.aggregates import Aggregate
     from headrace.io.source import Source
 
-Named = tuple[tuple[str, exp.Expression], ...]
+Named = tuple[tuple[str, exp.Expr], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Node:
         return f"step {self.step}, {self.name}"
 
 
-def show(tree: exp.Expression) -> str:
+def show(tree: exp.Expr) -> str:
     """An expression as a person wrote it."""
     return str(tree.sql(dialect=Dialect))
 
@@ -124,9 +124,15 @@ class Project(Narrow):
         ]
         if self.method in ("with_columns", "rename") and new:
             return ", ".join(new)
-        return ", ".join(new or []) if new and len(new) == len(self.columns) else ", ".join(
-            name if isinstance(tree, exp.Column) and tree.name == name else f"{name} = {show(tree)}"
-            for name, tree in self.columns
+        return (
+            ", ".join(new or [])
+            if new and len(new) == len(self.columns)
+            else ", ".join(
+                name
+                if isinstance(tree, exp.Column) and tree.name == name
+                else f"{name} = {show(tree)}"
+                for name, tree in self.columns
+            )
         )
 
 
@@ -134,7 +140,7 @@ class Project(Narrow):
 class Filter(Narrow):
     """Records for which a condition is true."""
 
-    condition: exp.Expression
+    condition: exp.Expr
 
     @property
     def detail(self) -> str:
@@ -145,7 +151,7 @@ class Filter(Narrow):
 class Explode(Narrow):
     """A record for each element of a list: flat_map of an expression."""
 
-    elements: exp.Expression
+    elements: exp.Expr
     column: str
     keep: tuple[str, ...]
 
@@ -239,7 +245,7 @@ class TopK(Wide):
     """The first ``k`` records in an order, of each key or of all."""
 
     k: int
-    order: tuple[tuple[exp.Expression, bool], ...]
+    order: tuple[tuple[exp.Expr, bool], ...]
     keys: tuple[str, ...]
 
     @property
@@ -256,7 +262,7 @@ class TopK(Wide):
 class Sort(Wide):
     """All records in an order."""
 
-    order: tuple[tuple[exp.Expression, bool], ...]
+    order: tuple[tuple[exp.Expr, bool], ...]
 
     @property
     def detail(self) -> str:
@@ -339,13 +345,12 @@ class Join(Node):
     @property
     def detail(self) -> str:
         pairs = [
-            a if a == b else f"{a} = {b}"
-            for a, b in zip(self.left_on, self.right_on, strict=True)
+            a if a == b else f"{a} = {b}" for a, b in zip(self.left_on, self.right_on, strict=True)
         ]
         return f"{self.how} on {', '.join(pairs)}"
 
 
-def _order(order: tuple[tuple[exp.Expression, bool], ...]) -> str:
+def _order(order: tuple[tuple[exp.Expr, bool], ...]) -> str:
     return ", ".join(show(tree) + (" descending" if down else "") for tree, down in order)
 
 

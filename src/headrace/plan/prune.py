@@ -10,7 +10,7 @@ from sqlglot import exp
 from headrace.plan.nodes import Explode, Filter, MapBatches, MapRows, Narrow, Project
 
 
-def columns_of(trees: Iterable[exp.Expression]) -> set[str]:
+def columns_of(trees: Iterable[exp.Expr]) -> set[str]:
     """The columns that expressions read."""
     return {column.parts[0].name for tree in trees for column in tree.find_all(exp.Column)}
 

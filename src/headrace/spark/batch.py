@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,6 @@ from functools import reduce
 from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql import functions as F
 
 from headrace.errors import PlanError
@@ -63,6 +61,7 @@ from headrace.spark.stage import (
     TopEnding,
     TopHead,
     WriteEnding,
+    by_value,
 )
 
 _SHARD_BYTES = 128 << 20
@@ -119,9 +118,7 @@ class Lowering:
 
     # A stage, then some more steps, then an ending
 
-    def _finished(
-        self, stage: Stage, more: tuple[Narrow, ...], ending: Ending, schema: Any
-    ) -> Any:
+    def _finished(self, stage: Stage, more: tuple[Narrow, ...], ending: Ending, schema: Any) -> Any:
         steps = (*stage.steps, *more)
         if isinstance(stage.head, Union) and not keeps_rows(stage):
             parts = [self._finished(s, steps, ending, schema) for s in stage.inputs]
@@ -151,9 +148,7 @@ class Lowering:
         if isinstance(head, GroupBy):
             shards = self._shards(stage) if head.keys else 1
             node = bare(head)
-            sent = self._finished(
-                before, (), PartialEnding(node, shards, self.zone), BUNDLES_SQL
-            )
+            sent = self._finished(before, (), PartialEnding(node, shards, self.zone), BUNDLES_SQL)
             return self._exchanged(sent, shards), MergeHead(node, before.schema, self.zone)
         if isinstance(head, TopK):
             shards = self._shards(stage) if head.keys else 1
@@ -187,13 +182,16 @@ class Lowering:
         splits = list(node.source.splits(self.parallelism))
         if most is not None:
             splits = at_most(splits, most)
-        pickled = tuple(_pickle(s) for s in splits)
+        pickled = tuple(by_value(s) for s in splits)
         if sum(map(len, pickled)) <= _INLINE_BYTES:
             frame = self.session.range(0, len(pickled), 1, max(1, len(pickled)))
             return frame, SplitsHead(node.schema, pickled)
         # Splits that carry data travel as rows, each to the one task that reads it.
         table = pa.table(
-            {"split": pa.array(pickled, pa.binary()), "id": pa.array(range(len(pickled)), pa.int32())}
+            {
+                "split": pa.array(pickled, pa.binary()),
+                "id": pa.array(range(len(pickled)), pa.int32()),
+            }
         )
         frame = self.session.createDataFrame(table).repartitionById(len(pickled), F.col("id"))
         return frame.select("split"), SplitsHead(node.schema, None)
@@ -235,9 +233,7 @@ class Lowering:
         names = {n: f"_right_{i}" for i, n in enumerate(right.schema.names)}
         b = b.select([quoted(n).alias(alias) for n, alias in names.items()])
         pairs = list(zip(node.left_on, node.right_on, strict=True))
-        matched = reduce(
-            lambda x, y: x & y, [quoted(x) == quoted(names[y]) for x, y in pairs]
-        )
+        matched = reduce(lambda x, y: x & y, [quoted(x) == quoted(names[y]) for x, y in pairs])
         how = {"outer": "full", "semi": "left_semi", "anti": "left_anti"}.get(node.how, node.how)
         joined = a.join(b, matched, how)
         if node.how in ("semi", "anti"):
@@ -259,11 +255,3 @@ class Lowering:
 def bare(node: Any) -> Any:
     """A step without what comes before it, so that a worker is sent just the step."""
     return replace(node, input=None)
-
-
-def _pickle(split: Any) -> bytes:
-    """A split as bytes, functions of ``__main__`` and lambdas included."""
-    try:
-        return pickle.dumps(split)
-    except Exception:
-        return bytes(cloudpickle.dumps(split))

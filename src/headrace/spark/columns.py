@@ -46,7 +46,7 @@ def spark_schema(schema: pa.Schema) -> Any:
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)
 
 
-def column(tree: exp.Expression) -> Any:
+def column(tree: exp.Expr) -> Any:
     """An expression as a Spark column."""
     return F.expr(to_sql(tree))
 
@@ -95,7 +95,9 @@ def as_schema(frame: Any, schema: pa.Schema) -> Any:
         return frame
     return frame.select(
         [
-            quoted(a.name) if a.dataType == b.dataType else quoted(a.name).cast(b.dataType).alias(a.name)
+            quoted(a.name)
+            if a.dataType == b.dataType
+            else quoted(a.name).cast(b.dataType).alias(a.name)
             for a, b in zip(have, wanted, strict=True)
         ]
     )
@@ -116,5 +118,3 @@ def sql_group(frame: Any, node: GroupBy) -> Any:
         inputs = [column(tree) for tree in aggregate.inputs] or [F.lit(1)]
         results.append(SQL_AGGREGATES[aggregate.kind](*inputs).alias(name))
     return as_schema(frame.groupBy(*keys).agg(*results), node.schema)
-
-

@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace.errors import PlanError
 from headrace.io.sink import Sink
 from headrace.plan.explain import LOCK
-from headrace.plan.nodes import External, GroupBy, Join, Node, Read, Sort, Union
+from headrace.plan.nodes import External, Join, Node, Read, Sort, Union
 from headrace.plan.stages import Stage, stages_of
 
 
@@ -33,7 +33,9 @@ class Spark:
         config: Mapping[str, Any] | None = None,
     ) -> None:
         if session is not None and (master is not None or config is not None):
-            raise PlanError("Spark: a session has its master and its config already; drop the others")
+            raise PlanError(
+                "Spark: a session has its master and its config already; drop the others"
+            )
         self._session = session
         self._master = master
         self._config = dict(config or {})

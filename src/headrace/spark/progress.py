@@ -47,10 +47,10 @@ def _tasks() -> tuple[int, int]:
 
 
 def _session() -> Any:
-    from headrace.spark.session import running
-
     # Sessions are known per thread in PySpark; the instance is the same in all.
     from pyspark.sql import SparkSession
+
+    from headrace.spark.session import running
 
     return running() or SparkSession._instantiatedSession
 

@@ -52,6 +52,12 @@ _MAX_STATE = 192 << 20
 Batches = Iterator[pa.RecordBatch]
 
 
+def by_value(thing: Any) -> bytes:
+    """Anything as bytes, lambdas and functions of a script included."""
+    data: bytes = cloudpickle.dumps(thing)  # type: ignore[no-untyped-call]
+    return data
+
+
 def pack(batch: pa.RecordBatch) -> bytes:
     """A record batch as bytes; its schema is known to both ends."""
     return batch.serialize().to_pybytes()
@@ -377,7 +383,7 @@ class Task:
     @staticmethod
     def of(program: Program) -> Task:
         folders = tuple(p for p in (os.path.abspath(p) for p in sys.path) if os.path.isdir(p))
-        return Task(cloudpickle.dumps(program), folders)
+        return Task(by_value(program), folders)
 
     def __call__(self, rows: Batches) -> Batches:
         one_core()
@@ -415,9 +421,7 @@ class Program:
         chain: Chain = _once(
             self.key, lambda: compile_chain(self.steps, self.head.schema, None, self.zone)
         )
-        yield from self.ending.finish(
-            chain(batch) for batch in self.head.read(rows, chain.columns)
-        )
+        yield from self.ending.finish(chain(batch) for batch in self.head.read(rows, chain.columns))
 
     def _partial(self, ending: PartialEnding, rows: Batches) -> Batches:
         plan = _once(

@@ -26,10 +26,10 @@ from headrace.kernels.expressions.kernel import FUNCTIONS, NODES, Kernel, Scope,
 AGGREGATES = {"count", "sum", "avg", "mean", "min", "max", "first", "last", "stddev", "variance"}
 
 
-def compile_expression(tree: exp.Expression, schema: pa.Schema, zone: str = "UTC") -> Kernel:
+def compile_expression(tree: exp.Expr, schema: pa.Schema, zone: str = "UTC") -> Kernel:
     """Compile an expression over the columns of ``schema``; ``zone`` is the wall clock's."""
 
-    def walk(tree: exp.Expression) -> Kernel:
+    def walk(tree: exp.Expr) -> Kernel:
         if isinstance(tree, (exp.Paren, exp.Alias)):
             return walk(tree.this)
         builder = NODES.get(type(tree))
@@ -55,9 +55,7 @@ def _call(scope: Scope, tree: exp.Anonymous) -> Kernel:
         inspect.signature(builder).bind(scope, *args)
     except TypeError:
         wanted = list(inspect.signature(builder).parameters)[1:]
-        raise PlanError(
-            f"{name} takes ({', '.join(wanted)}), not {len(args)} arguments"
-        ) from None
+        raise PlanError(f"{name} takes ({', '.join(wanted)}), not {len(args)} arguments") from None
     return builder(scope, *args)
 
 

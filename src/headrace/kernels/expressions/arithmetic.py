@@ -70,7 +70,7 @@ def _is_time(kernel: Kernel) -> bool:
     )
 
 
-_CHECKED: dict[type[exp.Expression], tuple[str, Callable[..., Any], Callable[..., Any]]] = {
+_CHECKED: dict[type[exp.Expr], tuple[str, Callable[..., Any], Callable[..., Any]]] = {
     exp.Add: ("+", pc.add_checked, pc.add),
     exp.Sub: ("-", pc.subtract_checked, pc.subtract),
     exp.Mul: ("*", pc.multiply_checked, pc.multiply),
@@ -167,9 +167,9 @@ def _both(a: pa.Array, b: pa.Array) -> np.ndarray[Any, Any]:
 @node(exp.Div)
 def build_divide(scope: Scope, tree: exp.Div) -> Kernel:
     left, right = operands(scope, tree, "/")
-    if pa.types.is_decimal(left.type) or pa.types.is_decimal(right.type):
-        if not (pa.types.is_floating(left.type) or pa.types.is_floating(right.type)):
-            raise PlanError("'/' on decimals is not supported; cast a side to double")
+    sides = (left.type, right.type)
+    if any(map(pa.types.is_decimal, sides)) and not any(map(pa.types.is_floating, sides)):
+        raise PlanError("'/' on decimals is not supported; cast a side to double")
 
     def compute(a: pa.Array, b: pa.Array) -> pa.Array:
         x, y = numbers(a, np.float64), numbers(b, np.float64)
@@ -408,4 +408,3 @@ def _round_floats(array: pa.Array, places: int, mode: str) -> pa.Array:
             number = decimal.Decimal(str(values[i]) if single else repr(float(wide[i])))
             out[i] = float((number / unit).quantize(1, mode) * unit) + 0.0
     return from_numbers(out.astype(values.dtype), validity(array), array.type)
-

@@ -156,7 +156,9 @@ def _keep(array: pa.Array, good: pa.Array, to: pa.DataType, strict: bool) -> pa.
     return array
 
 
-def _each(array: pa.Array, to: pa.DataType, convert: Callable[[Any], Any], strict: bool) -> pa.Array:
+def _each(
+    array: pa.Array, to: pa.DataType, convert: Callable[[Any], Any], strict: bool
+) -> pa.Array:
     """Convert value by value, for conversions too irregular for a columnar kernel."""
     out: list[Any] = []
     for value in array.to_pylist():
@@ -321,12 +323,11 @@ def _float_decimal(value: float, to: pa.DataType) -> decimal.Decimal | None:
 
 def _number_text(array: pa.Array) -> pa.Array:
     if pa.types.is_decimal(array.type):
-        return pa.array([None if v is None else format(v, "f") for v in array.to_pylist()],
-                        pa.string())
+        return pa.array(
+            [None if v is None else format(v, "f") for v in array.to_pylist()], pa.string()
+        )
     if pa.types.is_float32(array.type):
-        values = [
-            None if v is None else np.float32(v) for v in array.to_pylist()
-        ]
+        values = [None if v is None else np.float32(v) for v in array.to_pylist()]
         return pa.array([None if v is None else java_double(v) for v in values], pa.string())
     return pa.array([None if v is None else java_double(v) for v in array.to_pylist()], pa.string())
 
@@ -390,7 +391,7 @@ def from_wall(array: pa.Array, zone: str) -> pa.Array:
             out.append(
                 None
                 if value is None
-                else value.replace(tzinfo=ZoneInfo(zone), fold=0).astimezone(datetime.timezone.utc)
+                else value.replace(tzinfo=ZoneInfo(zone), fold=0).astimezone(datetime.UTC)
             )
         return pa.array(out, pa.timestamp("us", tz="UTC"))
 
@@ -443,13 +444,18 @@ def _parse_time(text: str, to: pa.DataType, zone: str) -> datetime.datetime:
     year, month, day, hour, minute, second, fraction, offset = match.groups()
     micros = int(((fraction or "") + "000000")[:6])
     moment = datetime.datetime(
-        int(year), int(month or 1), int(day or 1), int(hour or 0), int(minute or 0),
-        int(second or 0), micros,
+        int(year),
+        int(month or 1),
+        int(day or 1),
+        int(hour or 0),
+        int(minute or 0),
+        int(second or 0),
+        micros,
     )
     where = zone_of(offset.strip()) if offset else zone_of(zone)
     if to.tz is None:
         return moment
-    return moment.replace(tzinfo=where).astimezone(datetime.timezone.utc)
+    return moment.replace(tzinfo=where).astimezone(datetime.UTC)
 
 
 def zone_of(name: str) -> datetime.tzinfo:
@@ -457,7 +463,7 @@ def zone_of(name: str) -> datetime.tzinfo:
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     if name in {"Z", "UTC", "GMT", "UT"}:
-        return datetime.timezone.utc
+        return datetime.UTC
     match = re.fullmatch(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?", name)
     if match:
         sign, hours, minutes = match.groups()

@@ -51,9 +51,7 @@ def field_of(kernel: Kernel, name: str) -> Kernel:
     if name not in names:
         raise PlanError(f"the struct has no field '{name}'{nearest(name, names)}")
     index = names.index(name)
-    return apply(
-        kernel.type.field(index).type, lambda v: pc.struct_field(v, index), kernel
-    )
+    return apply(kernel.type.field(index).type, lambda v: pc.struct_field(v, index), kernel)
 
 
 @node(exp.Dot)

@@ -40,7 +40,7 @@ def hash_columns(arrays: Sequence[pa.Array], rows: int, name: str = "xxhash64") 
         valid = validity(array)
         if t.is_boolean(kind):
             ints(numbers(array.cast(pa.int8()), np.int8), valid, hashes)
-        elif t.is_integer(kind) and kind.bit_width < 64 or t.is_date(kind):
+        elif (t.is_integer(kind) and kind.bit_width < 64) or t.is_date(kind):
             ints(numbers(array, f"i{kind.bit_width // 8}"), valid, hashes)
         elif t.is_float32(kind):
             ints(_bits(numbers(array, np.float32), np.int32), valid, hashes)

@@ -38,12 +38,12 @@ class Scope:
 
     schema: pa.Schema
     zone: str
-    compile: Callable[[exp.Expression], Kernel]
+    compile: Callable[[exp.Expr], Kernel]
 
 
 Builder = Callable[..., Kernel]
 FUNCTIONS: dict[str, Builder] = {}
-NODES: dict[type[exp.Expression], Builder] = {}
+NODES: dict[type[exp.Expr], Builder] = {}
 
 
 def function(*names: str) -> Callable[[Builder], Builder]:
@@ -57,7 +57,7 @@ def function(*names: str) -> Callable[[Builder], Builder]:
     return register
 
 
-def node(*kinds: type[exp.Expression]) -> Callable[[Builder], Builder]:
+def node(*kinds: type[exp.Expr]) -> Callable[[Builder], Builder]:
     """Register a builder ``(scope, tree)`` for kinds of syntax."""
 
     def register(builder: Builder) -> Builder:
@@ -171,9 +171,7 @@ def from_numbers(values: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], kind
     return array if array.type.equals(kind) else array.cast(kind)
 
 
-def where(
-    batch: pa.RecordBatch, mask: pa.Array, kernel: Kernel
-) -> pa.Array:
+def where(batch: pa.RecordBatch, mask: pa.Array, kernel: Kernel) -> pa.Array:
     """The kernel's values on the rows where ``mask`` is true, null elsewhere.
 
     Rows outside the mask are not computed, so that what would fail there does not.
@@ -192,9 +190,7 @@ def where(
     return values.take(pa.array(places, mask=missing))
 
 
-def choose(
-    batch: pa.RecordBatch, mask: pa.Array, kernel: Kernel, other: Value
-) -> pa.Array:
+def choose(batch: pa.RecordBatch, mask: pa.Array, kernel: Kernel, other: Value) -> pa.Array:
     """The kernel's values where ``mask`` is true, ``other`` elsewhere."""
     mask = mask.fill_null(False)
     mine = where(batch, mask, kernel) if kernel.raises else kernel.run(batch)

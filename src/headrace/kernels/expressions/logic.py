@@ -27,7 +27,7 @@ from headrace.kernels.expressions.promotion import common_of
 from headrace.types import type_name
 
 BOOLEAN = pa.bool_()
-_SIGNS: dict[type[exp.Expression], tuple[str, Callable[..., Any]]] = {
+_SIGNS: dict[type[exp.Expr], tuple[str, Callable[..., Any]]] = {
     exp.EQ: ("=", pc.equal),
     exp.NEQ: ("<>", pc.not_equal),
     exp.LT: ("<", pc.less),
@@ -66,12 +66,12 @@ def _has_time(sides: tuple[Kernel, ...]) -> bool:
     return any(pa.types.is_date(s.type) or pa.types.is_timestamp(s.type) for s in sides)
 
 
-def compare(tree: type[exp.Expression], left: Kernel, right: Kernel) -> Kernel:
+def compare(tree: type[exp.Expr], left: Kernel, right: Kernel) -> Kernel:
     """A comparison of two values of one type."""
     return apply(BOOLEAN, comparer(tree, left.type), left, right)
 
 
-def comparer(tree: type[exp.Expression], kind: pa.DataType) -> Callable[[Any, Any], Any]:
+def comparer(tree: type[exp.Expr], kind: pa.DataType) -> Callable[[Any, Any], Any]:
     """What compares two values of a type, where NaN equals NaN and is above every number."""
     sign, plain = _SIGNS[tree]
     if pa.types.is_nested(kind):
@@ -153,7 +153,7 @@ def build_in(scope: Scope, tree: exp.In) -> Kernel:
 _EMPTY = pa.RecordBatch.from_arrays([pa.nulls(1)], names=["_"])
 
 
-def truth(scope: Scope, tree: exp.Expression, sign: str) -> Kernel:
+def truth(scope: Scope, tree: exp.Expr, sign: str) -> Kernel:
     """A condition: boolean, or refused."""
     kernel = scope.compile(tree)
     if pa.types.is_null(kernel.type):
@@ -321,9 +321,7 @@ def build_least(scope: Scope, *args: Kernel) -> Kernel:
     return _extreme(scope, "least", exp.LT, args)
 
 
-def _extreme(
-    scope: Scope, name: str, order: type[exp.Expression], args: tuple[Kernel, ...]
-) -> Kernel:
+def _extreme(scope: Scope, name: str, order: type[exp.Expr], args: tuple[Kernel, ...]) -> Kernel:
     if len(args) < 2:
         raise PlanError(f"{name} takes at least two values")
     sides = meet(scope, name, *args)

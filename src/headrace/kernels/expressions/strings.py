@@ -229,6 +229,7 @@ def build_concat_ws(scope: Scope, separator: Kernel, *args: Kernel) -> Kernel:
     parts = [text(a, "concat_ws") for a in args]
     if not parts:
         raise PlanError("concat_ws takes at least one value")
+
     def join(first: pa.Array, *rest: pa.Array) -> pa.Array:
         # Arrow's own null_handling="skip" loses rows that are all null.
         for each in rest:
@@ -335,7 +336,7 @@ def build_extract(
     index = 1 if group is None else literal_value(group, "the group", "regexp_extract")
     if not isinstance(index, int) or not 0 <= index <= regex.groups:
         raise PlanError(
-            f"regexp_extract: {regex.java!r} has {regex.groups} groups, so there is no group {index}"
+            f"regexp_extract: {regex.java!r} has {regex.groups} groups; there is no group {index}"
         )
     value = text(value, "regexp_extract")
     if regex.re2 is not None and regex.groups == 0:
@@ -370,7 +371,9 @@ def build_regexp_replace(scope: Scope, value: Kernel, pattern: Kernel, new: Kern
 
 
 @function("split")
-def build_split(scope: Scope, value: Kernel, pattern: Kernel, limit: Kernel | None = None) -> Kernel:
+def build_split(
+    scope: Scope, value: Kernel, pattern: Kernel, limit: Kernel | None = None
+) -> Kernel:
     if limit is not None:
         raise PlanError("split with a limit is not supported")
     java = constant_text(pattern, "the pattern", "split")
@@ -433,4 +436,3 @@ def _digest(
         return pa.array([None if b is None else compute(b) for b in raw.to_pylist()], kind)
 
     return apply_arrays(kind, run, value)
-

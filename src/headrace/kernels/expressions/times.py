@@ -48,7 +48,7 @@ _UNITS = {
 def moment(scope: Scope, kernel: Kernel, where: str) -> Kernel:
     """An argument that must be a date or a time; text that is a constant is read as one."""
     kind = kernel.type
-    if pa.types.is_string(kind) and kernel.constant or pa.types.is_null(kind):
+    if (pa.types.is_string(kind) and kernel.constant) or pa.types.is_null(kind):
         return cast(kernel, TIMESTAMP, scope.zone)
     if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
         raise PlanError(f"{where} takes a date or a time, not {type_name(kind)}")
@@ -236,8 +236,9 @@ def build_add_months(scope: Scope, value: Kernel, months: Kernel) -> Kernel:
         month = days.astype("datetime64[M]")
         target = month + numbers(b.cast(pa.int64()), np.int64)
         last = (target + 1).astype("datetime64[D]") - target.astype("datetime64[D]")
-        offset = np.minimum((days - month.astype("datetime64[D]")).astype(np.int64),
-                            last.astype(np.int64) - 1)
+        offset = np.minimum(
+            (days - month.astype("datetime64[D]")).astype(np.int64), last.astype(np.int64) - 1
+        )
         out = target.astype("datetime64[D]").astype(np.int64) + offset
         left, right = validity(a), validity(b)
         valid = left & right if left.size and right.size else left if left.size else right
@@ -375,7 +376,8 @@ def _reader(java: str, where: str) -> Callable[[pa.Array], pa.Array]:
     def native(array: pa.Array) -> pa.Array:
         text = Text.of(array)
         micros = np.empty(len(array), np.int64)
-        bad = dates.read_times(text.data, text.offsets, text.valid, *digits, micros)
+        kind, low, high = digits or ((), (), ())
+        bad = dates.read_times(text.data, text.offsets, text.valid, kind, low, high, micros)
         if bad >= 0:
             raise refuse(array[bad].as_py())
         return from_numbers(micros, text.valid, pa.int64()).cast(pa.timestamp("us"))

@@ -53,9 +53,7 @@ def add_floats(groups: Any, values: Any, valid: Any, sums: Any, counts: Any) -> 
 
 
 @njit(nogil=True, cache=True)
-def merge_means(
-    groups: Any, sums_in: Any, counts_in: Any, sums: Any, counts: Any
-) -> None:
+def merge_means(groups: Any, sums_in: Any, counts_in: Any, sums: Any, counts: Any) -> None:
     """Add partial sums and partial counts."""
     for i in range(groups.size):
         g = groups[i]
@@ -99,7 +97,9 @@ def keep_least_float(
 
 
 @njit(nogil=True, cache=True)
-def add_moments(groups: Any, values: Any, valid: Any, counts: Any, means: Any, squares: Any) -> None:
+def add_moments(
+    groups: Any, values: Any, valid: Any, counts: Any, means: Any, squares: Any
+) -> None:
     """Welford's running count, mean and sum of squared differences."""
     nulls = valid.size > 0
     for i in range(groups.size):

@@ -38,7 +38,7 @@ def _days_in(year: int, month: int) -> int:
 def read_times(
     data: Any, offsets: Any, valid: Any, kind: Any, low: Any, high: Any, micros: Any
 ) -> int:
-    """Microseconds since 1970 of each text; the first row that does not follow the pattern, or -1."""
+    """Microseconds since 1970 of each text; the first row that breaks the pattern, or -1."""
     nulls = valid.size > 0
     for row in range(offsets.size - 1):
         micros[row] = 0

@@ -12,7 +12,7 @@ from numba.extending import intrinsic
 U64 = np.uint64
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _load64(typingctx: Any, data: Any, at: Any) -> Any:
     """Eight bytes of ``data`` starting at ``at``, unaligned, little-endian."""
     signature = types.uint64(data, types.int64)
@@ -66,7 +66,7 @@ def hash_bytes(data: Any, at: int, length: int) -> Any:
 @njit(nogil=True, cache=True, inline="always")
 def same_bytes(a: Any, at: int, b: Any, bt: int, length: int) -> bool:
     """Whether two runs of bytes are equal."""
-    for i in range(length):
-        if a[at + i] != b[bt + i]:
-            return False
-    return True
+    i = 0
+    while i < length and a[at + i] == b[bt + i]:
+        i += 1
+    return i == length

@@ -4,8 +4,9 @@ A slot is four words, half a cache line: the key's first 16 bytes inline, then i
 group number, then a counter that word counting keeps here so that most probes touch one line.
 A key longer than 16 bytes puts its hash and its place in the arena where the bytes would be.
 
-``meta`` holds the number of groups, the bytes used of the arena and the group of null, if any. A function that runs out of
-room stops and returns where it stopped; the caller grows the table and goes on from there.
+``meta`` holds the number of groups, the bytes used of the arena and the group of null, if any.
+A function that runs out of room stops and returns where it stopped; the caller grows the table
+and goes on from there.
 """
 
 from __future__ import annotations

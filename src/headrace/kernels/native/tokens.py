@@ -46,7 +46,10 @@ def count_tokens(
         start = np.int64(offsets[row])
         end = np.int64(offsets[row + 1])
         # A row adds at most one token for two bytes: room is asked for once a row.
-        if meta[GROUPS] + ((end - start) >> 1) + 1 >= half or meta[ARENA] + end - start > arena.size:
+        if (
+            meta[GROUPS] + ((end - start) >> 1) + 1 >= half
+            or meta[ARENA] + end - start > arena.size
+        ):
             return row
         at = start
         pieces = 0
