@@ -7,14 +7,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlglot import exp
 
 from headrace.errors import PlanError
-from headrace.expressions import Dialect, Expr, to_column
+from headrace.expressions import Dialect, Expr, col, to_column
 from headrace.types import to_type
 
 
@@ -27,6 +27,17 @@ class Aggregate:
     by: exp.Expr | None = None
     k: int = 0
     user: UserAggregate | None = None
+    named: tuple[str | None, ...] = ()
+    """The inputs (and ``by``, last) that were given as text, as it was given."""
+
+    def bound(self, columns: Sequence[str]) -> Aggregate:
+        """With text that is a column's name as it stands read as that column."""
+        trees = [*self.inputs, *([] if self.by is None else [self.by])]
+        for i, name in enumerate(self.named):
+            if name is not None and name in columns:
+                trees[i] = col(name).tree
+        by = None if self.by is None else trees.pop()
+        return replace(self, inputs=tuple(trees), by=by)
 
     def __repr__(self) -> str:
         inside = [i.sql(dialect=Dialect) for i in self.inputs]
@@ -57,13 +68,20 @@ class UserAggregate:
 
 def _of(kind: str, *columns: Any, by: Any = None, k: int = 0) -> Aggregate:
     trees = tuple(_column(kind, c).tree for c in columns)
-    return Aggregate(kind, trees, None if by is None else _column(kind, by).tree, k)
+    given = [*columns, *([] if by is None else [by])]
+    named = tuple(g if isinstance(g, str) else None for g in given)
+    return Aggregate(kind, trees, None if by is None else _column(kind, by).tree, k, None, named)
 
 
 def _column(kind: str, what: Any) -> Expr:
     if not isinstance(what, (str, Expr)):
         raise PlanError(f"{kind}({what!r}): give a column's name or an expression")
-    return to_column(what)
+    try:
+        return to_column(what)
+    except PlanError:
+        if isinstance(what, str):
+            return col(what)  # the name of a column need not be an expression
+        raise
 
 
 def count(column: Any = None) -> Aggregate:

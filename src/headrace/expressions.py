@@ -35,6 +35,12 @@ class Dialect(_Spark):
         STRICT_CAST = True
 
     class Generator(_Spark.Generator):  # type: ignore[valid-type, misc]
+        def identifier_sql(self, expression: exp.Identifier) -> str:
+            name = expression.name
+            if self.identify or expression.args.get("quoted"):
+                return "`" + name.replace("`", "``") + "`"
+            return str(name)
+
         def literal_sql(self, expression: exp.Literal) -> str:
             text: str = super().literal_sql(expression)
             if not expression.is_string and any(mark in text for mark in ".eE"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import pickle
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from headrace.errors import PlanError
 from headrace.expressions import col
 from headrace.io.memory import infer_schema
 from headrace.kernels.rows import VALUE, failure, record_values, row_class, rows_of
-from headrace.types import record_fields, to_schema, to_type
+from headrace.types import arrow_table, record_fields, to_schema, to_type
 
 Sample = Callable[[], pa.RecordBatch | None]
 """Asks for some records as they reach the function; None where that would need a run."""
@@ -41,6 +42,9 @@ def element_type(said: Any) -> Any:
 
 def as_schema(kind: Any, name: str = VALUE) -> pa.Schema:
     """The columns of a returned type: a record's fields, or one column for a plain value."""
+    inner = [a for a in typing.get_args(kind) if a is not type(None)]
+    if len(inner) == 1 and len(typing.get_args(kind)) == 2 and record_fields(inner[0]):
+        kind = inner[0]  # Optional[Record]
     if record_fields(kind) is not None or isinstance(kind, (pa.Schema, dict)):
         return to_schema(kind)
     return pa.schema([pa.field(name, to_type(kind))])
@@ -86,12 +90,7 @@ def batch_schema(
     if batch is None or batch.num_rows == 0:
         raise PlanError(_NO_EXAMPLE.format(where=where))
     try:
-        result = function(batch)
-        table = (
-            pa.Table.from_batches([result])
-            if isinstance(result, pa.RecordBatch)
-            else pa.table(result)
-        )
+        table = arrow_table(function(batch))
     except Exception as error:
         raise PlanError(f"{failure(where, error, None, 'an example bundle')}") from error
     return to_schema(table.schema)
@@ -111,14 +110,15 @@ def example_rows(sample: Sample, where: str) -> list[Any]:
     return list(rows_of(batch))
 
 
-def with_value(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
-    """A function of a record that gives the record with one more field."""
+def with_values(functions: Sequence[Callable[..., Any]], names: Sequence[str]) -> Any:
+    """A function of a record that gives the record with one more field for each function."""
     plain = list(names) == [VALUE]
 
     def extend(row: Any) -> tuple[Any, ...]:
-        return (row, function(row)) if plain else (*row, function(row))
+        more = [function(row) for function in functions]
+        return (row, *more) if plain else (*row, *more)
 
-    extend.__name__ = getattr(function, "__name__", "function")
+    extend.__name__ = ", ".join(getattr(f, "__name__", "function") for f in functions)
     return extend
 
 
@@ -132,8 +132,10 @@ def _guarded(function: Callable[..., Any], label: str) -> Callable[..., Any]:
     return run
 
 
-def reduction(function: Callable[..., Any], schema: pa.Schema, label: str) -> Aggregate:
-    """``reduce``: records joined two by two, in input order."""
+def reduction(
+    function: Callable[..., Any], schema: pa.Schema, label: str, *, pickled: bool = False
+) -> Aggregate:
+    """``reduce``: records joined two by two, in input order; as a pickle if it is for a person."""
     names = tuple(schema.names)
     guarded = _guarded(function, label)
 
@@ -150,9 +152,12 @@ def reduction(function: Callable[..., Any], schema: pa.Schema, label: str) -> Ag
         return record(guarded(a, b))
 
     def finish(state: Any) -> Any:
+        if pickled:
+            return pickle.dumps(state)
         return state if names == (VALUE,) else state.asdict()
 
     returns = schema.field(0).type if names == (VALUE,) else pa.struct(list(schema))
+    returns = pa.binary() if pickled else returns
     user = UserAggregate("reduce", partial, merge, finish, returns)
     return Aggregate("user", tuple(col(n).tree for n in names), user=user)
 
@@ -164,6 +169,8 @@ def folding(
     returns: Any,
     schema: pa.Schema,
     label: str,
+    *,
+    pickled: bool = False,
 ) -> Aggregate:
     """``fold``: a state taken through the records in input order.
 
@@ -172,15 +179,7 @@ def folding(
     """
     names = tuple(schema.names)
     guarded = _guarded(function, label)
-    if returns is None:
-        returns = annotated(function)
-    if returns is None:
-        try:
-            returns = pa.scalar(initial).type
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
-            returns = pa.null()
-        if pa.types.is_null(returns):
-            raise PlanError(f"{label}: the type of the state is not known; pass returns='bigint'")
+    kind = pa.binary() if pickled else _state_type(initial, function, returns, label)
 
     def rows(columns: tuple[pa.Array, ...]) -> Any:
         return rows_of(pa.RecordBatch.from_arrays(list(columns), schema=schema))
@@ -188,10 +187,26 @@ def folding(
     def run(records: Any) -> Any:
         return functools.reduce(guarded, records, copy.deepcopy(initial))
 
+    def finish(state: Any) -> Any:
+        result = run(state) if merge is None else state
+        return pickle.dumps(result) if pickled else result
+
     if merge is None:
-        user = UserAggregate("fold", lambda *c: list(rows(c)), lambda a, b: a + b, run, returns)
+        user = UserAggregate("fold", lambda *c: list(rows(c)), lambda a, b: a + b, finish, kind)
     else:
-        user = UserAggregate(
-            "fold", lambda *c: run(rows(c)), _guarded(merge, label), lambda state: state, returns
-        )
+        user = UserAggregate("fold", lambda *c: run(rows(c)), _guarded(merge, label), finish, kind)
     return Aggregate("user", tuple(col(n).tree for n in names), user=user)
+
+
+def _state_type(initial: Any, function: Callable[..., Any], returns: Any, label: str) -> Any:
+    """The type of a fold's result: as told, as annotated, or as the first state shows it."""
+    said = annotated(function) if returns is None else returns
+    if said is not None:
+        return to_type(said)
+    try:
+        kind = pa.scalar(initial).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        kind = pa.null()
+    if pa.types.is_null(kind) or pa.types.is_nested(kind):
+        raise PlanError(f"{label}: the type of the state is not known; pass returns='bigint'")
+    return kind

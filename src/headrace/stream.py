@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce as fold_left
@@ -21,7 +22,7 @@ from headrace.functions import (
     reduction,
     returned_schema,
     returned_type,
-    with_value,
+    with_values,
 )
 from headrace.io.csv import CsvSink
 from headrace.io.json import JsonSink
@@ -57,7 +58,7 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.prune import columns_of
-from headrace.types import type_name
+from headrace.types import type_name, unique_names
 
 JOINS = {"inner": "inner", "left": "left", "right": "right", "outer": "outer", "full": "outer",
          "semi": "semi", "anti": "anti"}  # fmt: skip
@@ -137,6 +138,9 @@ class Stream:
         """Columns under other names: ``rename(fare="price")`` calls ``fare`` ``price``."""
         with self._building("rename") as at:
             self._known(*names)
+            for name in names.values():
+                if not isinstance(name, str) or not name:
+                    raise PlanError(f"a column's name is a non-empty string, not {name!r}")
             return self._project(
                 [(names.get(n, n), col(n).tree) for n in self.columns], "rename", at.step
             )
@@ -181,8 +185,9 @@ class Stream:
             if isinstance(keep, builtins.bool):
                 kept = [n for n in self.columns if n != name] if keep else []
             else:
-                kept = [keep] if isinstance(keep, str) else list(keep)
+                kept = _names(keep, "keep=")
             self._known(*kept)
+            unique_names(kept)
             if name in kept:
                 raise PlanError(f"'{name}' is both kept and new; pass name= another")
             step = Explode(self.schema, at.step, self.node, tree, name, tuple(kept))
@@ -227,7 +232,7 @@ class Stream:
             stream, items = at.stream._columns(keys, named)
             if not items:
                 raise PlanError(f"{method} needs at least one key")
-            keyed = KeyedStream(stream, tuple(items))
+            keyed = KeyedStream(stream, tuple(items), tuple(self.columns))
             stream._group(tuple(items), (), method, at.step)  # refuses types that have no equality
             return keyed
 
@@ -255,7 +260,11 @@ class Stream:
         with self._building("sort") as at:
             if not by:
                 raise PlanError("sort needs a column")
-            down = [descending] * len(by) if isinstance(descending, bool) else list(descending)
+            down = (
+                list(descending)
+                if isinstance(descending, (list, tuple))
+                else [bool(descending)] * len(by)
+            )
             if len(down) != len(by):
                 raise PlanError(f"{len(by)} columns, but descending= has {len(down)}")
             order = self._order(by, down, "sort")
@@ -264,8 +273,8 @@ class Stream:
     def limit(self, count: int) -> Stream:
         """The first ``count`` records, in input order or in the order of a ``sort`` before it."""
         with self._building("limit") as at:
-            if not isinstance(count, int) or isinstance(count, bool) or count < 0:
-                raise PlanError(f"a limit is a number of records, not {count!r}")
+            if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < 2**31:
+                raise PlanError(f"a limit is a number of records below 2**31, not {count!r}")
             return Stream(Limit(self.schema, at.step, self.node, count))
 
     def shuffle(self) -> Stream:
@@ -313,12 +322,15 @@ class Stream:
         with self._building("join") as at:
             if not isinstance(other, Stream):
                 raise PlanError(f"{other!r} is not a stream")
-            if how not in JOINS:
-                raise PlanError(f"how={how!r} is not a join{nearest(how, JOINS)}")
-            if (on is None) == (left_on is None or right_on is None):
+            if not isinstance(how, str) or how not in JOINS:
+                raise PlanError(f"how={how!r} is not a join{nearest(str(how), JOINS)}")
+            given = (on is None, left_on is None, right_on is None)
+            if given not in ((False, True, True), (True, False, False)):
                 raise PlanError("give on=, or both left_on= and right_on=")
-            left = _names(on if on is not None else left_on)
-            right = _names(on if on is not None else right_on)
+            if not isinstance(suffix, str):
+                raise PlanError(f"suffix={suffix!r} is not text")
+            left = _names(on if on is not None else left_on, "left_on=")
+            right = _names(on if on is not None else right_on, "right_on=")
             if not left or len(left) != len(right):
                 raise PlanError("both sides need the same number of keys, at least one")
             self._known(*left)
@@ -420,9 +432,10 @@ class Stream:
         """All records joined two by two into one, in input order; None if there are none."""
         with self._building("reduce") as at:
             self._function(function)
-            aggregate = reduction(function, self.schema, at.label)
+            aggregate = reduction(function, self.schema, at.label, pickled=True)
             stream = self._group((), ((VALUE, aggregate),), "reduce", at.step)
-        return _only(stream.collect(on))
+        result = _only(stream.collect(on))
+        return None if result is None else pickle.loads(result)
 
     def fold(
         self,
@@ -430,7 +443,6 @@ class Stream:
         function: Callable[[Any, Any], Any],
         merge: Callable[[Any, Any], Any] | None = None,
         *,
-        returns: Any = None,
         on: Any = None,
     ) -> Any:
         """A state taken through all records in input order: ``fold(0, lambda s, x: s + x)``.
@@ -440,10 +452,10 @@ class Stream:
         """
         with self._building("fold") as at:
             self._function(function)
-            aggregate = folding(initial, function, merge, returns, self.schema, at.label)
+            aggregate = folding(initial, function, merge, None, self.schema, at.label, pickled=True)
             stream = self._group((), ((VALUE, aggregate),), "fold", at.step)
         result = _only(stream.collect(on))
-        return initial if result is None else result
+        return initial if result is None else pickle.loads(result)
 
     def count(self, on: Any = None) -> int:
         """How many records there are."""
@@ -508,16 +520,20 @@ class Stream:
         self, columns: Iterable[Any], named: dict[str, Any]
     ) -> tuple[Stream, list[tuple[str, exp.Expr]]]:
         """Columns a person named: by name, by expression, or computed by a function."""
-        stream: Stream = self
         items: list[tuple[str, exp.Expr]] = []
+        functions: dict[str, Callable[..., Any]] = {}
         for what in columns:
             if isinstance(what, str) and what in self.schema.names:
                 items.append((what, col(what).tree))
             elif isinstance(what, str) and what.isidentifier():
                 self._known(what)
             elif callable(what) and not isinstance(what, Expr):
-                name = getattr(what, "__name__", VALUE)
-                named = {"key" if name == "<lambda>" else name: what, **named}
+                name = getattr(what, "__name__", "key")
+                name = "key" if name == "<lambda>" else name
+                if name in functions:
+                    raise PlanError(f"two functions are called '{name}'; name them: {name}_2=…")
+                functions[name] = what
+                items.append((name, col(name).tree))
             elif isinstance(what, (str, Expr)):
                 tree = to_expr(what).tree
                 default = tree.name if isinstance(tree, exp.Column) else tree.sql(dialect="spark")
@@ -528,7 +544,7 @@ class Stream:
                 )
         for name, what in named.items():
             if callable(what) and not isinstance(what, Expr):
-                stream = stream._computed(name, what)
+                functions[name] = what
                 items.append((name, col(name).tree))
             elif isinstance(what, Expr):
                 items.append((name, what.tree))
@@ -542,19 +558,21 @@ class Stream:
         twice = [n for n in names if names.count(n) > 1]
         if twice:
             raise PlanError(f"the column '{twice[0]}' is named twice")
-        return stream, items
+        return (self._computed(functions) if functions else self), items
 
-    def _computed(self, name: str, function: Callable[..., Any]) -> Stream:
-        """This stream with a column that a Python function computes of each row."""
-        step = self.node.step + 1
-        kind = returned_type(function, self._sample, f"step {step}, {name}=")
-        if name in self.schema.names:
-            raise PlanError(f"'{name}' is a column already; compute it under another name")
-        after = self.schema.append(pa.field(name, kind))
-        extend = with_value(function, self.schema.names)
+    def _computed(self, functions: dict[str, Callable[..., Any]]) -> Stream:
+        """This stream with a column for each Python function of a row."""
+        step, after = self.node.step + 1, self.schema
+        for name, function in functions.items():
+            kind = returned_type(function, self._sample, f"step {step}, {name}=")
+            if name in self.schema.names:
+                raise PlanError(f"'{name}' is a column already; compute it under another name")
+            after = after.append(pa.field(name, kind))
+        extend = with_values(list(functions.values()), self.schema.names)
         return Stream(MapRows(after, step, self.node, extend, "map"))
 
     def _project(self, items: Sequence[tuple[str, Any]], method: str, step: int) -> Stream:
+        unique_names([n for n, _ in items])
         return self._narrow(Project(self.schema, step, self.node, tuple(items), method))
 
     def _narrow(self, step: Narrow) -> Stream:
@@ -563,14 +581,19 @@ class Stream:
         return Stream(replace(step, schema=after, step=max(step.step, self.node.step + 1)))
 
     def _group(self, keys: Named, aggregates: Any, method: str, step: int) -> Stream:
+        unique_names([n for n, _ in (*keys, *aggregates)])
+        aggregates = tuple((n, a.bound(self.schema.names)) for n, a in aggregates)
         node = GroupBy(
             self.schema, max(step, self.node.step + 1), self.node, keys, tuple(aggregates), method
         )
         return Stream(replace(node, schema=compile_aggregation(node, self.schema).result_schema))
 
     def _order(
-        self, by: Iterable[Any], down: Sequence[bool], where: str
+        self, by: Sequence[Any], down: Sequence[bool], where: str
     ) -> tuple[tuple[exp.Expr, bool], ...]:
+        for what in by:
+            if not isinstance(what, (str, Expr)):
+                raise PlanError(f"{what!r} is not a column; add it with with_columns first")
         _, items = self._columns(by, {})
         for _, tree in items:
             sortable(compile_expression(tree, self.schema).type, where)
@@ -580,7 +603,7 @@ class Stream:
         with self._building("top_k") as at:
             if not isinstance(k, int) or isinstance(k, bool) or k < 1:
                 raise PlanError(f"top_k takes a positive number of records, not {k!r}")
-            wanted = [by] if isinstance(by, (str, Expr)) else list(by)
+            wanted = list(by) if isinstance(by, (list, tuple)) else [by]
             order = self._order(wanted, [True] * len(wanted), "top_k")
             used = columns_of(t for t, _ in order if isinstance(t, exp.Column)) | set(keys)
             ties = [
@@ -596,7 +619,8 @@ class Stream:
         steps: list[Narrow] = []
         node = self.node
         while isinstance(node, Narrow):
-            steps.append(node)
+            if not (isinstance(node, MapRows) and node.method == "inspect"):
+                steps.append(node)
             node = node.input
         if not isinstance(node, Read):
             return None
@@ -632,6 +656,8 @@ class KeyedStream:
 
     stream: Stream
     keys: Named
+    fields: tuple[str, ...]
+    """The columns of a record as a function sees it, without keys that functions computed."""
 
     def __repr__(self) -> str:
         return f"KeyedStream(by {', '.join(n for n, _ in self.keys)}; {self.stream!r})"
@@ -654,14 +680,14 @@ class KeyedStream:
         """Each key's records joined two by two into one, in input order."""
         with self.stream._building("reduce") as at:
             self.stream._function(function)
-            schema = self.stream.schema
-            aggregate = reduction(function, schema, at.label)
-            name = VALUE if schema.names == [VALUE] else "_record"
-            grouped = self.stream._group(self.keys, ((name, aggregate),), "reduce", at.step)
-            if schema.names == [VALUE]:
-                return grouped
-            fields = [(n, col(name).field(n).tree) for n in schema.names]
-            extra = [(n, col(n).tree) for n, _ in self.keys if n not in schema.names]
+            aggregate = reduction(function, self._record(), at.label)
+            grouped = self.stream._group(self.keys, (("_record", aggregate),), "reduce", at.step)
+            plain = self.fields == (VALUE,)
+            fields = [
+                (n, (col("_record") if plain else col("_record").field(n)).tree)
+                for n in self.fields
+            ]
+            extra = [(n, col(n).tree) for n, _ in self.keys if n not in self.fields]
             return grouped._project([*extra, *fields], "select", at.step + 1)
 
     def fold(
@@ -676,8 +702,11 @@ class KeyedStream:
         """A state taken through each key's records in input order; see ``Stream.fold``."""
         with self.stream._building("fold") as at:
             self.stream._function(function)
-            aggregate = folding(initial, function, merge, returns, self.stream.schema, at.label)
+            aggregate = folding(initial, function, merge, returns, self._record(), at.label)
             return self.stream._group(self.keys, ((name, aggregate),), "fold", at.step)
+
+    def _record(self) -> pa.Schema:
+        return pa.schema([self.stream.schema.field(n) for n in self.fields])
 
     def top_k(self, k: int, by: Any) -> Stream:
         """The ``k`` records of each key with the largest ``by``."""
@@ -747,8 +776,14 @@ def _aggregates(
     return found
 
 
-def _names(what: Any) -> list[str]:
-    return [what] if isinstance(what, str) else list(what)
+def _names(what: Any, where: str) -> list[str]:
+    names = (
+        [what] if isinstance(what, str) else list(what) if isinstance(what, Iterable) else [what]
+    )
+    for name in names:
+        if not isinstance(name, str):
+            raise PlanError(f"{where}: {name!r} is not the name of a column")
+    return names
 
 
 def _difference(a: pa.Schema, b: pa.Schema) -> str:

@@ -12,12 +12,12 @@ import datetime
 import decimal
 import types as pytypes
 import typing
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 from sqlglot import exp
-from sqlglot.errors import ParseError
+from sqlglot.errors import SqlglotError
 
 from headrace.errors import PlanError, nearest
 
@@ -124,7 +124,7 @@ def from_sqlglot(tree: exp.DataType) -> pa.DataType:
         return pa.decimal128(precision, scale)
     if name in {"ARRAY", "LIST"} and tree.expressions:
         return pa.list_(from_sqlglot(tree.expressions[0]))
-    if name == "STRUCT":
+    if name == "STRUCT" and all(f.args.get("kind") for f in tree.expressions):
         return pa.struct([(f.this.name, from_sqlglot(f.args["kind"])) for f in tree.expressions])
     if name == "MAP":
         key, item = tree.expressions
@@ -147,9 +147,9 @@ def to_type(what: Any) -> pa.DataType:
             return _NAMED[name]
         try:
             return from_sqlglot(exp.DataType.build(what, dialect="spark"))
-        except (ParseError, ValueError, AttributeError, PlanError):
+        except (SqlglotError, ValueError, AttributeError, KeyError, PlanError):
             raise PlanError(f"'{what}' is not a type{nearest(name, _NAMED)}") from None
-    if what in _PYTHON:
+    if isinstance(what, Hashable) and what in _PYTHON:
         return _PYTHON[what]
     origin, args = get_origin(what), get_args(what)
     if origin in (typing.Union, pytypes.UnionType):
@@ -242,7 +242,36 @@ def normal_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = []
     for field in schema:
         column = batch.column(field.name)
+        if pa.types.is_dictionary(column.type):
+            words = column.dictionary.cast(normal_type(column.type.value_type))
+            column = pa.DictionaryArray.from_arrays(column.indices, words).dictionary_decode()
         if not column.type.equals(field.type):
-            column = column.cast(field.type, safe=not pa.types.is_timestamp(field.type))
+            column = column.cast(field.type, safe=not _loses_nanoseconds(column.type))
         columns.append(column)
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _loses_nanoseconds(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) and kind.unit == "ns")
+
+
+def arrow_table(data: Any) -> pa.Table:
+    """A table of anything Arrow can take: a table, a batch, a pandas or Polars frame."""
+    if isinstance(data, pa.Table):
+        return data
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if type(data).__module__.split(".")[0] == "pandas":
+        return pa.Table.from_pandas(data, preserve_index=False)
+    if hasattr(data, "__arrow_c_stream__") or isinstance(data, Mapping):
+        return pa.table(data)
+    raise TypeError(
+        f"a {type(data).__name__} is not Arrow data; give a pyarrow, pandas or Polars table"
+    )
+
+
+def unique_names(names: Sequence[str], what: str = "the column") -> None:
+    """Refuse a name that stands for two columns."""
+    twice = [n for n in names if list(names).count(n) > 1]
+    if twice:
+        raise PlanError(f"{what} '{twice[0]}' would be there twice; give one another name")

@@ -128,7 +128,7 @@ def test_what_python_writes_we_read(tmp_path_factory, records):
             {"on_error": "ignore"},
             "on_error='ignore' is not a policy; use 'raise', 'skip' or 'keep'",
         ),
-        ({"delimiter": "::"}, "delimiter='::' must be one character"),
+        ({"delimiter": "::"}, "delimiter='::' must be one ASCII character"),
         ({"schema": {"idd": "int"}}, "schema= has the column 'idd', which the file does not"),
         ({"schema": {"id": "integr"}}, "'integr' is not a type"),
         ({"schema": {"id": "array<int>"}}, "CSV cannot hold array<int>"),
@@ -147,3 +147,55 @@ def test_errors_need_a_source_that_keeps_them(write):
 def test_a_column_named_twice_is_refused(write):
     with pytest.raises(hr.PlanError, match="has the column 'a' twice"):
         hr.read_csv(write("a,a\n1,2\n"))
+
+
+@pytest.mark.parametrize("block", [8, 10, 12, 1 << 20])
+def test_an_open_quote_spoils_its_own_line_only(engine, write, monkeypatch, block):
+    """Wherever blocks are cut: Arrow alone would take the following lines into the field."""
+    path = write('a,b\n1,"x\n2,y\n3,z\n4,"w"\n5,v "q"\n6,"a ""b"""\n')
+    monkeypatch.setattr(files, "BLOCK", block)
+    source = hr.read_csv(path, schema={"a": "bigint", "b": "string"}, on_error="keep").node.source
+    got = [r for s in source.splits(1) for b in s.read(["a", "b"]) for r in b.to_pylist()]
+    assert [(r["a"], r["b"]) for r in got] == [
+        (2, "y"), (3, "z"), (4, "w"), (5, 'v "q"'), (6, 'a "b"'),
+    ]  # fmt: skip
+    bad = [r for s in source.errors().splits(1) for b in s.read([]) for r in b.to_pylist()]
+    assert [(r["line"], r["record"]) for r in bad] == [(2, '1,"x')]
+
+
+def test_records_of_several_lines_are_kept_whole(engine, write, monkeypatch):
+    monkeypatch.setattr("headrace.io.records.BLOCK", 64)
+    text = '"a\nname",b\n' + "".join(f'{n},"line\nline {n}"\n' for n in range(50)) + 'bad,"x\ny"\n'
+    schema = {"a\nname": "bigint", "b": "string"}
+    source = hr.read_csv(write(text), schema=schema, multiline=True, on_error="keep").node.source
+    got = [r for s in source.splits(4) for b in s.read(source.schema.names) for r in b.to_pylist()]
+    assert [r["b"] for r in got] == [f"line\nline {n}" for n in range(50)]
+    (bad,) = [r for s in source.errors().splits(4) for b in s.read([]) for r in b.to_pylist()]
+    assert (bad["line"], bad["record"]) == (103, 'bad,"x\ny"')
+
+
+def test_an_empty_line_is_a_record_of_one_column(rows, write):
+    assert rows(hr.read_csv(write("a\n1\n\n3\n"))) == [(1,), (None,), (3,)]
+
+
+def test_files_must_have_the_same_header(write, tmp_path):
+    write("a,b\n1,2\n", "1.csv")
+    write("b,a\n3,4\n", "2.csv")
+    with pytest.raises(hr.PlanError, match=r"2.csv' has other columns .* or in another order"):
+        hr.read_csv(tmp_path / "*.csv")
+
+
+def test_times_are_read_as_cast_reads_them(rows, write):
+    path = write("at,day\n2024-01-01 10:00:00.123456789,2024-1-2\n,\n2024-01-01T10:00:00,2024\n")
+    at = datetime.datetime(2024, 1, 1, 10, tzinfo=datetime.UTC)
+    assert rows(hr.read_csv(path, schema={"at": "timestamp", "day": "date"})) == [
+        (at.replace(microsecond=123456), datetime.date(2024, 1, 2)),
+        (None, None),
+        (at, datetime.date(2024, 1, 1)),
+    ]
+
+
+def test_an_empty_first_file_does_not_matter(rows, write, tmp_path):
+    write("", "1.csv")
+    write("a\n5\n", "2.csv")
+    assert rows(hr.read_csv(tmp_path / "*.csv")) == [(5,)]

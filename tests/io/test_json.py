@@ -61,3 +61,23 @@ def test_a_file_without_records_needs_a_schema(tmp_path):
     (tmp_path / "a.json").write_text("\n")
     with pytest.raises(hr.PlanError, match="there is no record to learn the columns from"):
         hr.read_json(tmp_path / "a.json")
+
+
+def test_bytes_that_are_no_text_are_bad_records(engine, tmp_path):
+    path = tmp_path / "a.json"
+    path.write_bytes(b'{"a": "x"}\n{"a": "\xff"}\n')
+    stream = hr.read_json(path, schema={"a": "string"}, on_error="keep")
+    assert stream.collect(on=engine)["a"].to_pylist() == ["x"]
+    (bad,) = stream.errors.collect(on=engine).to_pylist()
+    assert bad["line"] == 2
+    assert "not UTF-8" in bad["reason"]
+
+
+def test_files_of_several_shapes_are_one_schema(rows, tmp_path):
+    (tmp_path / "1.json").write_text('{"p": {"x": 1}, "q": []}\n')
+    (tmp_path / "2.json").write_text(
+        '{"p": {"x": 2, "y": 3}, "q": [1], "t": "2024-01-01T00:00:00Z"}\n'
+    )
+    stream = hr.read_json(tmp_path)
+    assert repr(stream) == ("Stream(p: struct<x:bigint,y:bigint>, q: array<bigint>, t: string)")
+    assert rows(stream.select("p.y as y", "q")) == [(None, []), (3, [1])]

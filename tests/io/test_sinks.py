@@ -94,9 +94,38 @@ def test_a_job_that_fails_leaves_what_was_there(engine, tmp_path):
     assert sorted(p.name[:5] for p in path.iterdir()) == ["_SUCC", "part-"]
 
 
-def test_an_empty_result_is_an_empty_folder(engine, tmp_path):
-    hr.from_items([1]).filter("value > 1").write_csv(tmp_path / "out", on=engine)
-    assert [p.name for p in (tmp_path / "out").iterdir()] == ["_SUCCESS"]
+@pytest.mark.parametrize("form", ["parquet", "csv", "json", "text"])
+def test_an_empty_result_is_read_again(engine, tmp_path, form):
+    stream = hr.from_items(["x"]).filter("value > 'z'")
+    stream.write(form, tmp_path / "out", on=engine)
+    options = {"schema": {"value": "string"}} if form == "json" else {}
+    again = hr.read(form, tmp_path / "out", **options)
+    assert again.count(on=engine) == 0
+
+
+def test_a_union_of_small_streams_is_written_whole(engine, tmp_path):
+    union = hr.from_items([1, 2]).union(
+        hr.from_items([3]), hr.from_items([4]).agg(value=hr.sum("value"))
+    )
+    union.write_parquet(tmp_path / "out", on=engine)
+    assert hr.read_parquet(tmp_path / "out").to_list(on=engine) == [1, 2, 3, 4]
+    assert union.limit(3).to_list(on=engine) == [1, 2, 3]
+
+
+def test_overwriting_removes_what_was_in_folders_below(engine, tmp_path):
+    below = tmp_path / "out" / "sub"
+    below.mkdir(parents=True)
+    pq.write_table(pa.table({"value": [9]}), below / "old.parquet")
+    with pytest.raises(hr.PlanError, match="already has files"):
+        hr.from_items([1]).write_parquet(tmp_path / "out", on=engine)
+    hr.from_items([1]).write_parquet(tmp_path / "out", mode="overwrite", on=engine)
+    assert hr.read_parquet(tmp_path / "out").to_list(on=engine) == [1]
+
+
+def test_a_failed_first_write_leaves_no_folder(engine, tmp_path):
+    with pytest.raises(hr.StepError):
+        hr.from_items([0]).map("1 / value").write_parquet(tmp_path / "out", on=engine)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -107,6 +136,12 @@ def test_an_empty_result_is_an_empty_folder(engine, tmp_path):
         (lambda s, p: s.write_parquet(p, mode="add"), "mode='add' is not a way to write"),
         (lambda s, p: s.write("avro", p), "there is no sink 'avro'"),
         (lambda s, p: s.write_to(3), "3 is not a sink"),
+        (lambda s, p: s.write_parquet(5), "5 is not a path"),
+        (
+            lambda s, p: s.write_csv(p, delimeter=";"),
+            "no option 'delimeter'; did you mean 'delimiter'",
+        ),
+        (lambda s, p: s.write_parquet(p, compression="zip"), "compression='zip' is not a codec"),
     ],
 )
 def test_mistakes_are_refused_when_built(tmp_path, write, message):

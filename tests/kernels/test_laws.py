@@ -31,7 +31,8 @@ def test_cuts_and_merges_do_not_matter(records, cut, parts, shards):
     table = pa.Table.from_pylist(records, schema=SCHEMA)
     stream = hr.from_arrow(table).group_by("k", "j").agg(
         n=hr.count(), s=hr.sum("v"), lo=hr.min("s"), hi=hr.max("v"), f=hr.first("s"),
-        l=hr.last("v"), d=hr.count_distinct("s"), c=hr.collect("v"), t=hr.top_k("v", 2), a=hr.approx_distinct("s"),
+        l=hr.last("v"), d=hr.count_distinct("s"),
+        c=hr.collect("v"), t=hr.top_k("v", 2), a=hr.approx_distinct("s"),
     )  # fmt: skip
     node = stream.node
     aggregation = compile_aggregation(node, SCHEMA)

@@ -64,3 +64,28 @@ def test_names_need_not_be_words(rows):
 def test_mistakes_are_refused_when_built(build, message):
     with pytest.raises(hr.PlanError, match=message):
         build()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: STREAM.rename(a="b"),
+        lambda: STREAM.map("a as x", x="b"),
+        lambda: STREAM.distinct("a", "a"),
+        lambda: STREAM.group_by("a").fold(0, lambda s, r: s, name="a"),
+        lambda: STREAM.flat_map("array(a)", name="e", keep=["b", "b"]),
+    ],
+)
+def test_a_name_stands_for_one_column(build):
+    with pytest.raises(hr.PlanError, match=r"would be there twice|named twice"):
+        build()
+
+
+@pytest.mark.parametrize("name", ["A", "e f", "a.b", "tick`", "_right_0", "__headrace"])
+def test_any_name_goes_through_sort_join_and_aggregate(rows, name):
+    stream = hr.from_items([{"a": 1, name: 2}, {"a": 3, name: 4}])
+    sorted_stream = stream.sort(col(name), descending=True)
+    assert rows(sorted_stream) == [(3, 4), (1, 2)]
+    assert rows(sorted_stream.join(stream, on="a").group_by("a").agg(s=hr.sum(name)).sort("a")) == [
+        (1, 2), (3, 4),
+    ]  # fmt: skip

@@ -103,3 +103,35 @@ def test_a_result_that_does_not_fit_is_told(engine):
 def test_map_over_nulls(rows):
     stream = hr.from_items([1, None, 3], schema="bigint").map("coalesce(value, 0) + 1")
     assert rows(stream) == [(2,), (1,), (4,)]
+
+
+def test_a_fraction_is_never_cut_to_fit(engine):
+    stream = hr.from_items(range(100)).map(lambda n: n if n < 50 else n + 0.5)
+    with pytest.raises(hr.StepError, match=r"failed on result 50.5: .*50.5 is not a bigint"):
+        stream.collect(on=engine)
+
+
+@dataclass
+class Value:
+    value: int
+
+
+@dataclass
+class Line:
+    start: Point
+    tags: list[str]
+
+
+def test_records_of_one_field_and_nested_records(rows):
+    assert rows(hr.from_items([Value(1)]).map(lambda n: Value(n + 1))) == [(2,)]
+    lines = hr.from_items([1]).map(lambda n: Line(Point(n, 0.5), ["a"]))
+    assert rows(lines) == [({"x": 1, "y": 0.5}, ["a"])]
+
+    def maybe(n: int) -> Point | None:
+        return Point(n, 1.0)
+
+    def counts(n: int) -> dict[str, int]:
+        return {"a": n}
+
+    assert rows(hr.from_items([3]).map(maybe)) == [(3, 1.0)]
+    assert rows(hr.from_items([3]).map(counts)) == [([("a", 3)],)]

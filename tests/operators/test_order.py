@@ -97,7 +97,7 @@ def test_top_k_of_many_records(rows):
         (lambda s: s.sort("b"), "there is no column 'b'"),
         (lambda s: s.sort("xs"), "sort: a array<bigint> has no order"),
         (lambda s: s.sort("a", descending=[True, False]), "descending= has 2"),
-        (lambda s: s.limit(-1), "a limit is a number of records, not -1"),
+        (lambda s: s.limit(-1), r"a limit is a number of records below 2\*\*31, not -1"),
         (lambda s: s.limit("3"), "a limit is a number of records"),
         (lambda s: s.top_k(0, by="a"), "positive number of records"),
         (lambda s: s.top_k(3, by="zz"), "there is no column 'zz'"),

@@ -95,3 +95,37 @@ def test_a_notebook_shows_columns_and_plan():
     html = LETTERS.filter("k > 1")._repr_html_()
     assert "<table>" in html
     assert "filter k &gt; 1" in html
+
+
+def test_a_fold_may_have_any_state(engine):
+    def tally(seen, n):
+        return {**seen, n % 3: seen.get(n % 3, 0) + 1}
+
+    assert hr.from_items(range(7)).fold({}, tally, on=engine) == {0: 3, 1: 2, 2: 2}
+    assert hr.from_items([1, 2, 4]).reduce(lambda a, b: (a + b) / 2, on=engine) == 2.75
+    assert hr.from_items([1, 2]).fold((0, 0), lambda s, n: (s[0] + n, s[1] + 1), on=engine) == (
+        3,
+        2,
+    )
+
+
+def test_keys_of_functions_leave_the_record_alone(rows):
+    numbers = hr.from_items([1, 2, 3, 4])
+    assert sorted(rows(numbers.group_by(lambda n: n % 2).reduce(lambda a, b: a + b))) == [
+        (0, 6), (1, 4),
+    ]  # fmt: skip
+    folded = numbers.group_by(odd=lambda n: n % 2 == 1).fold(0, lambda s, n: s + n)
+    assert sorted(rows(folded)) == [(False, 6), (True, 4)]
+    both = numbers.with_columns(a=lambda n: n + 1, b=lambda n: n * 2)
+    assert rows(both.limit(1)) == [(1, 2, 2)]
+
+
+def test_a_state_without_a_type_must_be_told():
+    with pytest.raises(hr.PlanError, match=r"step 2, fold: .*pass returns="):
+        LETTERS.group_by("k").fold({}, lambda s, r: s)
+
+
+def test_inspect_does_not_run_while_building():
+    seen = []
+    hr.from_items([1]).inspect(seen.append).map(lambda n: n + 1)
+    assert seen == []

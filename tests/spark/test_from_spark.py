@@ -116,3 +116,17 @@ def test_the_sessions_time_zone_is_the_wall_clocks(session):
 def test_mistakes_are_refused_when_built(frame, build, message):
     with pytest.raises(hr.PlanError, match=message):
         build(frame)
+
+
+def test_a_session_without_ansi_mode_gives_our_answers(session, frame):
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        for stream in (
+            hr.from_spark(frame),
+            hr.from_arrow(hr.from_spark(frame).collect(on=session)),
+        ):
+            with pytest.raises(hr.HeadraceError, match=r"(?i)by.zero"):
+                stream.map("10 / (n - 1)").collect(on=session)
+        assert session.conf.get("spark.sql.ansi.enabled") == "false"
+    finally:
+        session.conf.set("spark.sql.ansi.enabled", "true")

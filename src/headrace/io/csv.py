@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import csv as reader
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv
 
 from headrace.errors import PlanError
-from headrace.io.files import find_files
-from headrace.io.records import RecordSource, check_on_error, samples, widest
+from headrace.io.files import File, find_files
+from headrace.io.records import (
+    RecordSource,
+    check_on_error,
+    line_edges,
+    samples,
+    typed,
+    widest,
+)
 from headrace.io.sink import FileSink
+from headrace.kernels.native import lines as native
 from headrace.types import normal_type, to_schema, type_name
 
 
@@ -29,13 +39,26 @@ class CsvFormat:
     multiline: bool
     name: str = "csv"
 
-    def header_lines(self) -> int:
+    def header_records(self) -> int:
         return 1 if self.header else 0
 
+    def edges(self, data: pa.Buffer) -> np.ndarray[Any, Any]:
+        return self._records(data) if self.multiline else line_edges(data)
+
+    def _records(self, data: pa.Buffer) -> np.ndarray[Any, Any]:
+        """Where each record begins, and the end of the last, by the quotes."""
+        raw = np.frombuffer(data, np.uint8)
+        ends = np.empty(native.count_lines(raw) + 1, np.int64)
+        quote = ord(self.quote) if self.quote else -1
+        count = native.csv_records(raw, ord(self.delimiter), quote, ends)
+        return np.append(0, ends[:count])
+
     def parse(self, data: pa.Buffer, schema: pa.Schema, columns: Sequence[str]) -> pa.Table:
+        wanted = pa.schema([schema.field(n) for n in columns])
         if data.size == 0:
-            return pa.schema([schema.field(n) for n in columns]).empty_table()
-        return csv.read_csv(
+            return wanted.empty_table()
+        self._check_quotes(data)
+        table = csv.read_csv(
             pa.BufferReader(data),
             csv.ReadOptions(
                 column_names=list(self.names),
@@ -44,19 +67,43 @@ class CsvFormat:
             ),
             self._parse_options(),
             csv.ConvertOptions(
-                column_types=schema,
+                column_types=pa.schema(
+                    [f.with_type(pa.string()) if _is_time(f.type) else f for f in schema]
+                ),
                 include_columns=list(columns),
                 null_values=["", *self.nulls],
                 strings_can_be_null=bool(self.nulls),
                 quoted_strings_can_be_null=False,
             ),
         )
+        arrays = [self._timed(table[f.name].combine_chunks(), f.type) for f in wanted]
+        return pa.Table.from_arrays(arrays, schema=wanted)
 
-    def _parse_options(self) -> Any:
+    def _timed(self, array: pa.Array, kind: pa.DataType) -> pa.Array:
+        """Times are read as our CAST reads them, in more forms than Arrow's CSV reader takes."""
+        if not _is_time(kind):
+            return array
+        return typed(pc.if_else(pc.equal(array, ""), pa.scalar(None, pa.string()), array), kind)
+
+    def _check_quotes(self, data: pa.Buffer) -> None:
+        """Refuse a quote that is not closed: Arrow would take the lines that follow into it."""
+        if not self.quote or self.quote.encode() not in memoryview(data).tobytes():
+            return
+        records = self._records(data)
+        if not self.multiline and records.size != line_edges(data).size:
+            raise pa.ArrowInvalid("a quote is not closed in its line; see multiline=True")
+        last = bytes(memoryview(data)[int(records[-2]) :])
+        if self._records(pa.py_buffer(last.rstrip(b"\r\n") + b"\n\n")).size != 3:
+            raise pa.ArrowInvalid("a quote is not closed")
+
+    def _parse_options(self, skip_bad: bool = False) -> Any:
         return csv.ParseOptions(
             delimiter=self.delimiter,
             quote_char=self.quote or False,
             newlines_in_values=self.multiline,
+            # In a file of one column an empty line is a record.
+            ignore_empty_lines=len(self.names) > 1,
+            invalid_row_handler=(lambda row: "skip") if skip_bad else None,
         )
 
     def infer(self, data: pa.Buffer) -> pa.Schema:
@@ -66,12 +113,7 @@ class CsvFormat:
             csv.ReadOptions(
                 column_names=list(self.names), use_threads=False, block_size=data.size + 1
             ),
-            csv.ParseOptions(
-                delimiter=self.delimiter,
-                quote_char=self.quote or False,
-                newlines_in_values=self.multiline,
-                invalid_row_handler=lambda row: "skip",
-            ),
+            self._parse_options(skip_bad=True),
             csv.ConvertOptions(null_values=["", *self.nulls], strings_can_be_null=True),
         )
         return table.schema
@@ -95,21 +137,18 @@ class CsvSource:
         where = "read_csv"
         check_on_error(on_error, where)
         for option, value in (("delimiter", delimiter), ("quote", quote)):
-            if value is not None and (not isinstance(value, str) or len(value) != 1):
-                raise PlanError(f"{where}: {option}={value!r} must be one character")
+            one = isinstance(value, str) and len(value.encode()) == 1
+            if not one and not (value is None and option == "quote"):
+                raise PlanError(f"{where}: {option}={value!r} must be one ASCII character")
+        nulls = (null,) if isinstance(null, str) else tuple(null or ())
+        if not all(isinstance(n, str) for n in nulls):
+            raise PlanError(f"{where}: null={null!r} must be words that stand for null")
         files = tuple(find_files(path, where))
-        nulls = (null,) if isinstance(null, str) else tuple(null)
-        head = next((s for s in samples(files, most=1)), None)
-        first = b"" if head is None else head.to_pybytes().split(b"\n", 1)[0].rstrip(b"\r")
-        fields = next(
-            reader.reader(
-                [first.decode("utf-8-sig", "replace")], delimiter=delimiter, quotechar=quote or "\0"
-            ),
-            [],
-        )
-        if not fields and schema is None:
-            raise PlanError(f"{where}: {files[0].path!r} is empty; pass schema= to read it anyway")
         given = None if schema is None else to_schema(schema)
+        style = CsvFormat((), delimiter, quote, header, nulls, multiline)
+        fields = _header(style, files, where)
+        if not fields and given is None:
+            raise PlanError(f"{where}: {files[0].path!r} is empty; pass schema= to read it anyway")
         if header and fields:
             names = tuple(fields)
         elif given is not None:
@@ -117,9 +156,42 @@ class CsvSource:
         else:
             names = tuple(f"c{i}" for i in range(len(fields)))
         _check_names(names, files[0].path, where)
-        style = CsvFormat(names, delimiter, quote, header, nulls, multiline)
+        style = replace(style, names=names)
         known = _known(style, files, given, where)
         return RecordSource(files, known, style, on_error, splittable=not multiline)
+
+
+def _header(style: CsvFormat, files: Sequence[File], where: str) -> list[str]:
+    """The fields of the files' first records, which must be the same where they are a header."""
+    found: list[str] = []
+    for file in files:
+        for data in samples([file], most=1):
+            fields = _first_record(style, data, file, where)
+            if not found:
+                found = fields
+            elif style.header and fields != found:
+                raise PlanError(
+                    f"{where}: {file.path!r} has other columns than the files before it, or in "
+                    f"another order ({', '.join(fields)}); read it apart"
+                )
+        if found and not style.header:
+            break
+    return found
+
+
+def _first_record(style: CsvFormat, data: pa.Buffer, file: File, where: str) -> list[str]:
+    edges = style.edges(data)
+    text = data.slice(0, int(edges[1])).to_pybytes().rstrip(b"\r\n").decode("utf-8-sig", "replace")
+    try:
+        return next(
+            reader.reader([text], delimiter=style.delimiter, quotechar=style.quote or "\0"), []
+        )
+    except reader.Error as error:
+        raise PlanError(f"{where}: the first line of {file.path!r} is not CSV: {error}") from None
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
 def _check_names(names: tuple[str, ...], path: str, where: str) -> None:
@@ -151,10 +223,7 @@ def _known(
             return pa.schema([given.field(n) for n in style.names])
     kinds: dict[str, pa.DataType] = dict.fromkeys(style.names, pa.null())
     for data in samples(files):
-        body = data
-        if style.header:
-            cut = data.to_pybytes().find(b"\n") + 1
-            body = data.slice(cut) if cut else data.slice(data.size)
+        body = data.slice(int(style.edges(data)[1])) if style.header else data
         if body.size == 0:
             continue
         try:
@@ -172,7 +241,7 @@ def _known(
 def _plain(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_null(kind):
         return kind
-    if pa.types.is_time(kind) or pa.types.is_duration(kind):
+    if pa.types.is_time(kind) or pa.types.is_duration(kind) or pa.types.is_binary(kind):
         return pa.string()
     return normal_type(kind)
 
@@ -181,8 +250,12 @@ class CsvSink(FileSink):
     """CSV files with a header."""
 
     suffix = ".csv"
+    known = ("header", "delimiter")
 
     def check(self, schema: pa.Schema) -> None:
+        delimiter = self.options.get("delimiter", ",")
+        if not isinstance(delimiter, str) or len(delimiter.encode()) != 1:
+            raise PlanError(f"write_csv: delimiter={delimiter!r} must be one ASCII character")
         for field in schema:
             if pa.types.is_nested(field.type) or pa.types.is_binary(field.type):
                 raise PlanError(

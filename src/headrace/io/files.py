@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from headrace.errors import PlanError, nearest
+from headrace.errors import BadRecord, PlanError, nearest
 from headrace.kernels.native.lines import count_lines
 
 BLOCK = 4 << 20
@@ -37,9 +37,12 @@ class File:
     def open(self) -> Any:
         """The file's bytes, decompressed, as a stream."""
         system, path = filesystem(self.path)
-        if self.compression is None:
-            return system.open_input_file(path)
-        return system.open_input_stream(path, compression=self.compression)
+        try:
+            if self.compression is None:
+                return system.open_input_file(path)
+            return system.open_input_stream(path, compression=self.compression)
+        except OSError as error:
+            raise BadRecord(f"{self.path} cannot be read: {error}") from None
 
 
 def filesystem(path: str) -> tuple[Any, str]:
@@ -58,10 +61,17 @@ _LOCAL = fs.LocalFileSystem()
 
 def find_files(where: Any, what: str) -> list[File]:
     """The files of a path, glob, folder, URI, or list of these, in a fixed order."""
-    paths = [where] if isinstance(where, (str, os.PathLike)) else list(where)
+    single = isinstance(where, (str, os.PathLike))
+    if not single and not isinstance(where, Iterable):
+        raise PlanError(f"{what}: {where!r} is not a path")
     found: list[File] = []
-    for path in paths:
-        found.extend(_expand(os.fspath(path), what))
+    for path in [where] if single else where:
+        if not isinstance(path, (str, os.PathLike)):
+            raise PlanError(f"{what}: {path!r} is not a path")
+        try:
+            found.extend(_expand(os.fspath(path), what))
+        except (pa.ArrowException, OSError) as error:
+            raise PlanError(f"{what}: {os.fspath(path)!r} cannot be reached: {error}") from None
     if not found:
         raise PlanError(f"{what}: no path was given")
     return found
@@ -69,10 +79,14 @@ def find_files(where: Any, what: str) -> list[File]:
 
 def _expand(path: str, what: str) -> list[File]:
     system, inside = filesystem(path)
-    if any(c in inside for c in "*?["):
+    if any(c in inside for c in "*?[") and not (system is _LOCAL and os.path.exists(inside)):
         if system is not _LOCAL:
             raise PlanError(f"{what}: a glob in {path!r} works on local files only; name a folder")
-        matches = sorted(m for m in glob.glob(inside, recursive=True) if os.path.isfile(m))
+        matches = sorted(
+            m
+            for m in glob.glob(inside, recursive=True)
+            if os.path.isfile(m) and not os.path.basename(m).startswith(("_", "."))
+        )
         if not matches:
             raise PlanError(f"{what}: no file matches {path!r}")
         return [File(m, os.path.getsize(m)) for m in matches]
@@ -139,7 +153,7 @@ def blocks(part: Range) -> Iterator[pa.Buffer]:
     stream = part.file.open()
     with stream:
         if part.file.compression is not None:
-            yield from _stream_blocks(stream)
+            yield from _stream_blocks(stream, part.file.path)
             return
         position = part.start
         if position > 0:
@@ -197,10 +211,13 @@ def _last_line_end(buffer: pa.Buffer) -> int:
     return -1
 
 
-def _stream_blocks(stream: Any) -> Iterator[pa.Buffer]:
+def _stream_blocks(stream: Any, path: str) -> Iterator[pa.Buffer]:
     rest = b""
     while True:
-        data = stream.read(BLOCK)
+        try:
+            data = stream.read(BLOCK)
+        except OSError as error:
+            raise BadRecord(f"{path} cannot be decompressed: {error}") from None
         if not data:
             break
         data = rest + data

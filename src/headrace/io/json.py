@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import decimal
 import json as plain_json
@@ -9,16 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import json
 
-from headrace.errors import ExpressionError, PlanError
+from headrace.errors import PlanError
 from headrace.io.files import find_files
-from headrace.io.records import RecordSource, check_on_error, samples, widest
+from headrace.io.records import RecordSource, check_on_error, line_edges, samples, typed
 from headrace.io.sink import FileSink
-from headrace.kernels.expressions import Kernel, evaluate
-from headrace.kernels.expressions.casts import cast
-from headrace.types import normal_type, to_schema
+from headrace.types import normal_type, to_schema, type_name
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,18 @@ class JsonFormat:
 
     name: str = "json"
 
-    def header_lines(self) -> int:
+    def header_records(self) -> int:
         return 0
+
+    def edges(self, data: pa.Buffer) -> np.ndarray[Any, Any]:
+        return line_edges(data)
 
     def parse(self, data: pa.Buffer, schema: pa.Schema, columns: Sequence[str]) -> pa.Table:
         wanted = pa.schema([schema.field(n) for n in columns])
-        if data.size == 0 or not data.to_pybytes().strip():
+        text = data.to_pybytes()
+        if not text.strip():
             return wanted.empty_table()
+        check_utf8(text)
         as_text = pa.schema([f.with_type(pa.string()) if _is_text(f.type) else f for f in wanted])
         table = json.read_json(
             pa.BufferReader(data),
@@ -48,6 +53,14 @@ class JsonFormat:
         return pa.Table.from_arrays(arrays, schema=wanted)
 
 
+def check_utf8(data: bytes) -> None:
+    """Refuse bytes that are not text; Arrow's JSON reader would pass them on."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise pa.ArrowInvalid(f"the record is not UTF-8: {error}") from None
+
+
 def _is_text(kind: pa.DataType) -> bool:
     """Whether JSON writes values of a type as text that Arrow does not read by itself."""
     t = pa.types
@@ -55,14 +68,14 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Text read as our CAST reads it."""
-    if array.type.equals(kind):
-        return array
-    batch = pa.RecordBatch.from_arrays([array], names=["v"])
+    if not pa.types.is_binary(kind):
+        return typed(array, kind)
     try:
-        return evaluate(cast(Kernel(pa.string(), lambda b: b.column(0)), kind), batch)
-    except ExpressionError as error:
-        raise pa.ArrowInvalid(str(error).split(";")[0]) from None
+        return pa.array(
+            [None if v is None else base64.b64decode(v) for v in array.to_pylist()], kind
+        )
+    except ValueError as error:
+        raise pa.ArrowInvalid(f"binary values are base64 in JSON: {error}") from None
 
 
 class JsonSource:
@@ -77,27 +90,17 @@ class JsonSource:
 
 
 def _infer(files: Sequence[Any]) -> pa.Schema:
-    kinds: dict[str, pa.DataType] = {}
-    for data in samples(files):
-        for field in _sample_fields(data):
-            known = kinds.get(field.name)
-            kinds[field.name] = field.type if known is None else widest(known, field.type)
-    if not kinds:
-        raise PlanError("read_json: there is no record to learn the columns from; pass schema=")
-    return pa.schema([pa.field(n, normal_type(k)) for n, k in kinds.items()])
-
-
-def _sample_fields(data: pa.Buffer) -> list[pa.Field]:
-    """The fields of a sample; lines that are not JSON are left to the policy of the reader."""
+    """The columns of the first records; lines that are not JSON are left to the reader's policy."""
     good = []
-    for line in data.to_pybytes().split(b"\n"):
-        try:
-            if isinstance(plain_json.loads(line), dict):
-                good.append(line)
-        except ValueError:
-            continue
+    for data in samples(files):
+        for line in data.to_pybytes().split(b"\n"):
+            try:
+                if isinstance(plain_json.loads(line), dict):
+                    good.append(line)
+            except ValueError:
+                continue
     if not good:
-        return []
+        raise PlanError("read_json: there is no record to learn the columns from; pass schema=")
     text = b"\n".join(good)
     options = json.ReadOptions(use_threads=False, block_size=len(text) + (1 << 16))
     try:
@@ -107,15 +110,32 @@ def _sample_fields(data: pa.Buffer) -> list[pa.Field]:
             f"read_json: a field has values of several types: {' '.join(str(error).split())}; "
             "pass schema="
         ) from None
-    return [
-        f.with_type(f.type if pa.types.is_null(f.type) else normal_type(f.type)) for f in schema
-    ]
+    return pa.schema([f.with_type(normal_type(_no_times(f.type))) for f in schema])
+
+
+def _no_times(kind: pa.DataType) -> pa.DataType:
+    """JSON has no times; text that looks like one stays text, for it may have lost its zone."""
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(_no_times(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([f.with_type(_no_times(f.type)) for f in kind])
+    return kind
 
 
 class JsonSink(FileSink):
     """JSON lines."""
 
     suffix = ".json"
+
+    def check(self, schema: pa.Schema) -> None:
+        for field in schema:
+            if pa.types.is_map(field.type) or pa.types.is_duration(field.type):
+                raise PlanError(
+                    f"write_json: '{field.name}' is {type_name(field.type)}, which is not read "
+                    "again from JSON; drop it, or use write_parquet"
+                )
 
     def encoder(self, file: Any, schema: pa.Schema) -> Any:
         return _JsonEncoder(file)
@@ -142,7 +162,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, decimal.Decimal):
         return str(value)
     if isinstance(value, bytes):
-        return value.decode("utf-8", "replace")
-    if isinstance(value, datetime.timedelta):
-        return value.total_seconds()
+        return base64.b64encode(value).decode()
     raise TypeError(f"JSON cannot hold {value!r}")

@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.errors import PlanError, StepError
 from headrace.io.source import BUNDLE_ROWS, Split
 from headrace.kernels.rows import VALUE, failure, pack_rows
-from headrace.types import normal_batch, normal_schema
+from headrace.types import arrow_table, normal_batch, normal_schema, unique_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,20 +25,13 @@ class TableSource:
     @staticmethod
     def of(data: Any) -> TableSource:
         """Anything Arrow can take: a table, a batch, a pandas or Polars frame."""
-        if isinstance(data, pa.RecordBatch):
-            data = pa.Table.from_batches([data])
-        elif not isinstance(data, pa.Table):
-            if hasattr(data, "__arrow_c_stream__"):
-                data = pa.table(data)
-            elif type(data).__module__.split(".")[0] == "pandas":
-                data = pa.Table.from_pandas(data, preserve_index=False)
-            else:
-                raise PlanError(
-                    f"a {type(data).__name__} is not Arrow data; give a pyarrow, pandas or Polars "
-                    "table, or use from_items for a list of records"
-                )
-        schema = normal_schema(data.schema)
-        batches = [normal_batch(b, schema) for b in data.to_batches()]
+        try:
+            data = arrow_table(data)
+            unique_names(data.schema.names)
+            schema = normal_schema(data.schema)
+            batches = [normal_batch(b, schema) for b in data.to_batches()]
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise PlanError(f"the data cannot be taken: {error}") from None
         return TableSource(pa.Table.from_batches(batches, schema))
 
     @property
@@ -84,6 +77,8 @@ def _read_split(data: bytes) -> TableSplit:
 def infer_schema(examples: Sequence[Any], where: str) -> pa.Schema:
     """The columns of some records: dicts, dataclasses, named tuples, or plain values."""
     known = [e for e in examples if e is not None]
+    if len({_shape(e) for e in known}) > 1:
+        raise PlanError(f"{where}: records and plain values are of several types; pass schema=")
     if not known:
         raise PlanError(
             f"{where}: there is no record to learn the columns from; pass schema={{'x': 'bigint'}}"
@@ -108,19 +103,38 @@ def infer_schema(examples: Sequence[Any], where: str) -> pa.Schema:
     fields = []
     for name, values in columns.items():
         try:
-            kind = pa.array(values).type
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            kind = pa.array([_as_dict(v) for v in values]).type
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise PlanError(
                 f"{where}: the values of '{name}' are of several types: {error}"
             ) from None
         if pa.types.is_null(kind):
             raise PlanError(f"{where}: '{name}' is null in every example; pass schema=")
+        if pa.types.is_decimal(kind):  # a few examples seldom have the largest number
+            kind = pa.decimal128(min(38, kind.precision + 10), kind.scale)
         fields.append(pa.field(str(name), kind))
     return normal_schema(pa.schema(fields))
 
 
+def _as_dict(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return [_as_dict(v) for v in value] if isinstance(value, list) else value
+
+
+def _shape(example: Any) -> str:
+    if isinstance(example, dict):
+        if not all(isinstance(name, str) for name in example):
+            raise PlanError(f"the fields of {example!r} must be named by strings")
+        return "dict"
+    is_record = dataclasses.is_dataclass(example) or isinstance(example, tuple)
+    return "record" if is_record else "value"
+
+
 def table_of(items: Iterable[Any], schema: pa.Schema | None, where: str) -> pa.Table:
     """A table of records; a long or lazy iterable is taken in bundle by bundle."""
+    if not isinstance(items, Iterable):
+        raise PlanError(f"{where}: {items!r} cannot be iterated; give a list of records")
     iterator = iter(items)
     head = list(itertools.islice(iterator, BUNDLE_ROWS))
     if schema is None:

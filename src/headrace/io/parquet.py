@@ -106,7 +106,38 @@ class ParquetSink(FileSink):
     """Parquet files, compressed with zstd unless ``compression`` says otherwise."""
 
     suffix = ".parquet"
+    known = ("compression", "compression_level", "row_group_size", "use_dictionary")
+
+    def check(self, schema: pa.Schema) -> None:
+        codec = self.options.get("compression", "zstd")
+        if codec not in ("none", "snappy", "gzip", "brotli", "lz4", "zstd", None):
+            raise PlanError(f"write_parquet: compression={codec!r} is not a codec; use 'zstd'")
 
     def encoder(self, file: Any, schema: pa.Schema) -> Any:
         options = {"compression": "zstd", **self.options}
-        return pq.ParquetWriter(file, schema, **options)
+        rows = options.pop("row_group_size", None)
+        return _ParquetEncoder(pq.ParquetWriter(file, schema, **options), rows)
+
+
+class _ParquetEncoder:
+    """Puts bundles together into row groups of a size that reads well."""
+
+    def __init__(self, writer: Any, rows: int | None) -> None:
+        self.writer, self.rows = writer, rows or 1 << 20
+        self.pending: list[pa.RecordBatch] = []
+        self.held = 0
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        self.pending.append(batch)
+        self.held += batch.num_rows
+        if self.held >= self.rows or sum(b.nbytes for b in self.pending) > 64 << 20:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self.pending:
+            self.writer.write_table(pa.Table.from_batches(self.pending), row_group_size=self.rows)
+        self.pending, self.held = [], 0
+
+    def close(self) -> None:
+        self._flush()
+        self.writer.close()

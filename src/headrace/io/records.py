@@ -6,6 +6,7 @@ stand alone, so that one bad record costs a few parses and its neighbours are ke
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,10 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import BadRecord, PlanError
-from headrace.io.files import File, Range, blocks, lines_before, ranges
+from headrace.errors import BadRecord, ExpressionError, PlanError
+from headrace.io.files import BLOCK, File, Range, blocks, lines_before, ranges
 from headrace.io.source import BUNDLE_ROWS, ERRORS, Source, Split
 from headrace.io.text import describe_files
+from headrace.kernels.expressions import Kernel, evaluate
+from headrace.kernels.expressions.casts import cast
 from headrace.kernels.native import lines as native
 from headrace.types import normal_batch, type_name
 
@@ -31,8 +34,11 @@ class Format(Protocol):
     def parse(self, data: pa.Buffer, schema: pa.Schema, columns: Sequence[str]) -> pa.Table:
         """Whole lines as a table of ``columns``; raises ``pyarrow.ArrowInvalid`` if one is bad."""
 
-    def header_lines(self) -> int:
-        """How many lines at the start of a file are not records."""
+    def header_records(self) -> int:
+        """How many records at the start of a file are its header."""
+
+    def edges(self, data: pa.Buffer) -> np.ndarray[Any, Any]:
+        """Where each record begins, and the end of the last."""
 
 
 def check_on_error(on_error: str, where: str) -> None:
@@ -94,16 +100,18 @@ class RecordSplit:
                 )
 
     def _parsed(self, wanted: pa.Schema) -> Iterator[tuple[pa.Table, list[tuple[Any, ...]]]]:
-        skip = self.format.header_lines() if self.part.start == 0 else 0
-        seen = skip
         before: int | None = None
+        seen = 0
         # A record may be bad in a column nobody asked for; whoever keeps errors must see that.
         names = self.schema.names if self.on_error != "raise" else wanted.names
-        for data in blocks(self.part):
-            for _ in range(skip):
-                data = data.slice(_first_line(data))
-            skip = 0
+        for number, data in enumerate(self._blocks()):
             count = native.count_lines(np.frombuffer(data, np.uint8))
+            if number == 0 and self.part.start == 0 and self.format.header_records():
+                edges = self.format.edges(data)
+                cut = int(edges[min(self.format.header_records(), edges.size - 1)])
+                skipped = native.count_lines(np.frombuffer(data, np.uint8)[:cut])
+                data = data.slice(cut)
+                seen, count = skipped, count - skipped
             try:
                 table = self.format.parse(data, self.schema, names)
                 bad: list[tuple[Any, ...]] = []
@@ -119,14 +127,27 @@ class RecordSplit:
             seen += count
             yield table.select(wanted.names), bad
 
+    def _blocks(self) -> Iterator[pa.Buffer]:
+        """Whole records, some at a time: lines, unless a record may span several."""
+        if not getattr(self.format, "multiline", False):
+            yield from blocks(self.part)
+            return
+        with self.part.file.open() as stream:
+            data = pa.py_buffer(stream.read())
+        edges = self.format.edges(data)
+        start = 0
+        while start < edges.size - 1:
+            stop = int(np.searchsorted(edges, edges[start] + BLOCK, side="right")) - 1
+            stop = max(stop, start + 1)
+            yield data.slice(int(edges[start]), int(edges[stop] - edges[start]))
+            start = stop
+
     def _salvage(
         self, data: pa.Buffer, names: Sequence[str], before: int
     ) -> tuple[pa.Table, list[tuple[Any, ...]]]:
+        """The records of a block that can be read, and those that cannot."""
         raw = np.frombuffer(data, np.uint8)
-        count = native.count_lines(raw) + 1
-        starts, ends = np.empty(count, np.int64), np.empty(count, np.int64)
-        count = native.find_lines(raw, starts, ends)
-        edges = np.append(starts[:count], raw.size)
+        edges = self.format.edges(data)
         good: list[pa.Table] = []
         bad: list[tuple[Any, ...]] = []
 
@@ -142,17 +163,22 @@ class RecordSplit:
                         parse(middle, last)
                     return
                 text = piece.to_pybytes().rstrip(b"\r\n").decode("utf-8", "replace")
-                reason = _reason(error)
-                bad.append((self.part.file.path, before + first + 1, reason, text))
+                line = before + native.count_lines(raw[: edges[first]]) + 1
+                bad.append((self.part.file.path, line, _reason(error), text))
 
-        parse(0, count)
+        if edges.size > 1:
+            parse(0, edges.size - 1)
         empty = pa.schema([self.schema.field(n) for n in names]).empty_table()
         return (pa.concat_tables(good) if good else empty), bad
 
 
-def _first_line(data: pa.Buffer) -> int:
-    found = bytes(memoryview(data)[: 1 << 20]).find(b"\n")
-    return found + 1 if found >= 0 else data.size
+def line_edges(data: pa.Buffer) -> np.ndarray[Any, Any]:
+    """Where each line begins, and the end of the last."""
+    raw = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(raw == 10) + 1
+    if raw.size and (not ends.size or ends[-1] < raw.size):
+        ends = np.append(ends, raw.size)
+    return np.append(0, ends)
 
 
 def _short(text: str) -> str:
@@ -162,9 +188,8 @@ def _short(text: str) -> str:
 def _reason(error: Exception) -> str:
     """Arrow's account of a bad record, without its own row numbers."""
     text = " ".join(str(error).split())
-    for noise in ("In CSV column #", "JSON parse error: ", "CSV parse error: ", "Row #1: "):
-        text = text.replace(noise, "column " if "#" in noise and "CSV col" in noise else "")
-    return text
+    text = re.sub(r"^(JSON|CSV) parse error: |Row #\d+: | in row \d+|, row \d+", "", text)
+    return re.sub(r"In CSV column #(\d+)", r"column \1", text)
 
 
 @dataclass(frozen=True)
@@ -214,3 +239,14 @@ def widest(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     if pair == {"date", "timestamp_ntz"}:
         return pa.timestamp("us")
     return pa.string()
+
+
+def typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Text as another type, read as our CAST reads it."""
+    if array.type.equals(kind):
+        return array
+    batch = pa.RecordBatch.from_arrays([array], names=["v"])
+    try:
+        return evaluate(cast(Kernel(pa.string(), lambda b: b.column(0)), kind), batch)
+    except ExpressionError as error:
+        raise pa.ArrowInvalid(str(error).split(";")[0]) from None

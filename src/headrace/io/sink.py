@@ -17,6 +17,8 @@ see anything: a task that fails or runs twice leaves nothing behind. This is a w
         def write(self, batch): self.batches.append(batch)
         def close(self): return self.batches
 
+A sink that must prepare something before the tasks begin may have ``begin(schema)`` too.
+
 ``stream.write_to(Memory())`` writes to it. Name the class in the entry-point group
 ``headrace.sinks`` of your package, and ``stream.write("memory")`` finds it.
 """
@@ -32,7 +34,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import pyarrow as pa
 from pyarrow import fs
 
-from headrace.errors import PlanError
+from headrace.errors import PlanError, nearest
 from headrace.io.files import filesystem
 
 
@@ -73,11 +75,19 @@ class FileSink:
     path: str
     mode: str = "error"
     options: dict[str, Any] = field(default_factory=dict)
+    columns: pa.Schema | None = None
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     suffix: ClassVar[str] = ""
+    known: ClassVar[tuple[str, ...]] = ()
+    """The options a format takes."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.path, (str, os.PathLike)):
+            raise PlanError(f"{self.path!r} is not a path")
         self.path = os.fspath(self.path)
+        unknown = sorted(set(self.options) - set(self.known))
+        if unknown:
+            raise PlanError(f"there is no option '{unknown[0]}'{nearest(unknown[0], self.known)}")
         if self.mode not in ("error", "overwrite", "append"):
             raise PlanError(
                 f"mode={self.mode!r} is not a way to write; use 'error', 'overwrite' or 'append'"
@@ -95,6 +105,12 @@ class FileSink:
     def check(self, schema: pa.Schema) -> None:
         """Every type can be written unless a format says otherwise."""
 
+    def begin(self, schema: pa.Schema) -> None:
+        """Make the folder the tasks write to; without it none can write, not even a late one."""
+        self.columns = schema
+        system, _ = filesystem(self.path)
+        system.create_dir(self._staging, recursive=True)
+
     def encoder(self, file: Any, schema: pa.Schema) -> Any:
         """What writes bundles to an open file: ``write_batch`` and ``close``. Formats have it."""
         raise TypeError(f"{type(self).__name__} does not say how it writes")
@@ -109,8 +125,13 @@ class FileSink:
     def commit(self, messages: list[Any]) -> None:
         system, root = filesystem(self.path)
         old = _files(system, root) if self.mode == "overwrite" else []
-        system.create_dir(root, recursive=True)
-        for number, name in enumerate(sorted(m for m in messages if m is not None)):
+        names = sorted(m for m in messages if m is not None)
+        if not names and self.columns is not None:
+            # A file without records still tells a reader the columns.
+            empty = _FileWriter(self, self.columns, f"part-empty{self.suffix}")
+            empty.start()
+            names = [empty.close()]
+        for number, name in enumerate(names):
             final = f"part-{number:05d}-{self.run}{self.suffix}"
             system.move(f"{self._staging}/{name}", f"{root}/{final}")
         for path in old:
@@ -120,9 +141,13 @@ class FileSink:
             mark.write(b"")
 
     def abort(self) -> None:
-        system, _ = filesystem(self.path)
+        system, root = filesystem(self.path)
         with contextlib.suppress(FileNotFoundError):
             system.delete_dir(self._staging)
+        if system.get_file_info(root).type == fs.FileType.Directory and not system.get_file_info(
+            fs.FileSelector(root)
+        ):
+            system.delete_dir(root)
 
 
 class _FileWriter:
@@ -137,11 +162,14 @@ class _FileWriter:
         if batch.num_rows == 0:
             return
         if self.encoder is None:
-            system, _ = filesystem(self.sink.path)
-            system.create_dir(self.sink._staging, recursive=True)
-            self.file = system.open_output_stream(f"{self.sink._staging}/{self.name}")
-            self.encoder = self.sink.encoder(self.file, self.schema)
+            self.start()
         self.encoder.write_batch(batch)
+
+    def start(self) -> None:
+        """Open the file."""
+        system, _ = filesystem(self.sink.path)
+        self.file = system.open_output_stream(f"{self.sink._staging}/{self.name}")
+        self.encoder = self.sink.encoder(self.file, self.schema)
 
     def close(self) -> Any:
         if self.encoder is None:
@@ -154,5 +182,5 @@ class _FileWriter:
 def _files(system: Any, root: str) -> list[str]:
     if system.get_file_info(root).type != fs.FileType.Directory:
         return []
-    found = system.get_file_info(fs.FileSelector(root))
-    return [f.path for f in found if f.type == fs.FileType.File]
+    found = system.get_file_info(fs.FileSelector(root, recursive=True))
+    return [f.path for f in found if f.type == fs.FileType.File and "/_temporary-" not in f.path]

@@ -31,9 +31,13 @@ class TextSource:
     @staticmethod
     def open(path: Any, *, encoding: str = "utf-8") -> TextSource:
         try:
-            "".encode(encoding)
-        except LookupError:
+            plain = "\n".encode(encoding) == b"\n"
+        except (LookupError, TypeError):
             raise PlanError(f"read_text: there is no encoding {encoding!r}") from None
+        if not plain:
+            raise PlanError(
+                f"read_text: lines cannot be found in {encoding!r}; convert the files to utf-8"
+            )
         return TextSource(tuple(find_files(path, "read_text")), encoding)
 
     @property

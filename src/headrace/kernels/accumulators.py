@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.errors import ExpressionError, PlanError
+from headrace.errors import ExpressionError, PlanError, StepError
 from headrace.kernels.expressions.hashing import hash_columns, hashable
 from headrace.kernels.expressions.kernel import is_number, numbers, validity
 from headrace.kernels.group import Grouper, is_fixed
 from headrace.kernels.native import accumulate
 from headrace.kernels.order import order_key, sort_rows
+from headrace.kernels.rows import typed_array
 from headrace.types import to_type, type_name
 
 Numbers = np.ndarray[Any, Any]
@@ -506,8 +507,9 @@ class States:
         partial: Callable[..., Any],
         merge: Callable[[Any, Any], Any],
         finish: Callable[[Any], Any],
+        label: str,
     ) -> None:
-        self.result = result
+        self.result, self.label = result, label
         self._partial, self._merge, self._finish = partial, merge, finish
         self.states: dict[int, Any] = {}
 
@@ -536,9 +538,13 @@ class States:
 
     def finish(self, size: int) -> pa.Array:
         states = self.states
-        return pa.array(
-            [self._finish(states[g]) if g in states else None for g in range(size)], self.result
-        )
+        results = [self._finish(states[g]) if g in states else None for g in range(size)]
+        try:
+            return typed_array(results, self.result)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise StepError(
+                f"{self.label}: the result does not fit {type_name(self.result)}: {error}"
+            ) from None
 
 
 def accumulator(aggregate: Any, kinds: list[pa.DataType]) -> Accumulator:
@@ -582,7 +588,8 @@ def accumulator(aggregate: Any, kinds: list[pa.DataType]) -> Accumulator:
         return Kept(kinds, keep_top(aggregate.k, by), pa.list_(kind), values, by)
     if name == "user":
         user = aggregate.user
-        return States(to_type(user.returns), user.partial, user.merge, user.finish)
+        kind = to_type(user.returns)
+        return States(kind, user.partial, user.merge, user.finish, repr(aggregate))
     raise AssertionError(name)
 
 

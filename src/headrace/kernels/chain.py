@@ -18,7 +18,7 @@ from headrace.kernels.expressions.kernel import Kernel
 from headrace.kernels.tokenise import Text, Tokeniser
 from headrace.plan.nodes import Explode, Filter, MapBatches, MapRows, Narrow, Project
 from headrace.plan.prune import prune
-from headrace.types import normal_batch, type_name
+from headrace.types import arrow_table, normal_batch, type_name
 
 Run = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -240,12 +240,9 @@ def _map_batches(step: MapBatches) -> Run:
 
 def as_bundle(result: Any, schema: pa.Schema) -> pa.RecordBatch:
     """What a function of a bundle returned, as one bundle of ``schema``."""
-    if isinstance(result, pa.Table):
-        batches = result.combine_chunks().to_batches()
-        result = batches[0] if batches else pa.RecordBatch.from_pylist([], result.schema)
-    elif not isinstance(result, pa.RecordBatch):
-        result = pa.table(result).combine_chunks()
-        return as_bundle(result, schema)
+    table = arrow_table(result).combine_chunks()
+    batches = table.to_batches()
+    result = batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
     missing = [n for n in schema.names if n not in result.schema.names]
     if missing:
         raise TypeError(f"the function's result has no column {missing[0]!r}")

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import StepError
+from headrace.types import type_name
 
 VALUE = "value"
 """The column of a stream of plain values; functions get and give the value itself."""
@@ -66,16 +67,52 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[Any]:
 def pack_rows(results: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
     """A bundle of what a function returned: dicts, dataclasses, tuples, or plain values."""
     names = schema.names
-    if names == [VALUE] and not (results and isinstance(results[0], (dict, RowMixin))):
-        columns: list[Sequence[Any]] = [results]
+    if names == [VALUE]:
+        nested = pa.types.is_nested(schema.field(0).type)
+        columns: list[Sequence[Any]] = [
+            results if nested else [_unwrapped(result) for result in results]
+        ]
     else:
         records = [record_values(r, names) for r in results]
         columns = list(zip(*records, strict=True)) if records else [[] for _ in names]
-    arrays = [
-        pa.array(list(column), field.type, from_pandas=False)
-        for column, field in zip(columns, schema, strict=True)
-    ]
+    arrays = [typed_array(c, f.type) for c, f in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _unwrapped(result: Any) -> Any:
+    """A plain value, out of a record whose only field is ``value`` if it is one."""
+    if isinstance(result, Mapping) or dataclasses.is_dataclass(result) or isinstance(result, tuple):
+        return record_values(result, [VALUE])[0]
+    return result
+
+
+def typed_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Python values as a column, refusing what would be cut to fit: ``1.5`` is no bigint."""
+    if pa.types.is_integer(kind) or pa.types.is_date(kind):
+        found = pa.array(values)
+        same = pa.types.is_integer if pa.types.is_integer(kind) else pa.types.is_date
+        if not (same(found.type) or pa.types.is_null(found.type)):
+            wrong = next(v for v in values if v is not None and not same(pa.scalar(v).type))
+            raise pa.ArrowInvalid(f"{wrong!r} is not a {type_name(kind)}")
+        return found.cast(kind)
+    if pa.types.is_nested(kind):
+        values = [_deep(v, kind) for v in values]
+    return pa.array(values, kind, from_pandas=False)
+
+
+def _deep(value: Any, kind: pa.DataType) -> Any:
+    """A nested value as Arrow takes it: dataclasses as dicts, dicts as a map's items."""
+    if value is None:
+        return None
+    if pa.types.is_map(kind) and isinstance(value, Mapping):
+        return [(k, _deep(v, kind.item_type)) for k, v in value.items()]
+    if pa.types.is_list(kind) and isinstance(value, (list, tuple)):
+        return [_deep(v, kind.value_type) for v in value]
+    if pa.types.is_struct(kind):
+        names = [f.name for f in kind]
+        fields = record_values(value, names)
+        return {n: _deep(v, kind.field(n).type) for n, v in zip(names, fields, strict=True)}
+    return value
 
 
 def record_values(result: Any, names: list[str]) -> Sequence[Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -12,7 +13,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from headrace.errors import PlanError
-from headrace.io.source import at_most, size_of
+from headrace.io.memory import TableSplit
+from headrace.io.source import Split, at_most, size_of
 from headrace.plan.nodes import (
     External,
     GroupBy,
@@ -118,23 +120,42 @@ class Lowering:
 
     # A stage, then some more steps, then an ending
 
-    def _finished(self, stage: Stage, more: tuple[Narrow, ...], ending: Ending, schema: Any) -> Any:
+    def _finished(
+        self,
+        stage: Stage,
+        more: tuple[Narrow, ...],
+        ending: Ending,
+        schema: Any,
+        branches: Iterator[int] | None = None,
+    ) -> Any:
+        """A stage, some more steps, and an ending; a union's branches are numbered in order."""
         steps = (*stage.steps, *more)
+        branches = itertools.count() if branches is None else branches
         if isinstance(stage.head, Union) and not keeps_rows(stage):
-            parts = [self._finished(s, steps, ending, schema) for s in stage.inputs]
+            parts = [self._finished(s, steps, ending, schema, branches) for s in stage.inputs]
             return reduce(lambda a, b: a.union(b), parts)
+        branch = next(branches)
         if keeps_rows(stage):
             plain = plain_prefix(steps)
             frame = apply_steps(self._frame(stage), steps[:plain])
             before = steps[plain - 1].schema if plain else stage.head.schema
-            return self._mapped(frame, RowsHead(before), steps[plain:], ending, schema)
+            # By place: PySpark takes a column's name for an expression when it calls a function.
+            frame = frame.toDF(*(f"_{i}" for i in range(len(before))))
+            return self._mapped(frame, RowsHead(before), steps[plain:], ending, schema, branch)
         frame, head = self._bundles(stage)
-        return self._mapped(frame, head, steps, ending, schema)
+        return self._mapped(frame, head, steps, ending, schema, branch)
 
     def _mapped(
-        self, frame: Any, head: Head, steps: Sequence[Narrow], ending: Ending, schema: Any
+        self,
+        frame: Any,
+        head: Head,
+        steps: Sequence[Narrow],
+        ending: Ending,
+        schema: Any,
+        branch: int,
     ) -> Any:
-        program = Program(uuid.uuid4().hex, head, tuple(bare(s) for s in steps), ending, self.zone)
+        key = uuid.uuid4().hex
+        program = Program(key, head, tuple(map(bare, steps)), ending, self.zone, branch)
         return frame.mapInArrow(Task.of(program).__call__, schema)
 
     # Heads
@@ -163,11 +184,12 @@ class Lowering:
             sent = self._finished(before, (), KeyEnding(head.keys, shards), BUNDLES_SQL)
             return self._exchanged(sent, shards), ConcatHead(head.schema)
         if isinstance(head, (Shuffle, MaxParallelism)):
-            count = self.parallelism
             if isinstance(head, MaxParallelism):
                 if isinstance(before.head, Read) and not before.steps:
                     return self._splits(before.head, head.count)
-                count = min(count, head.count)
+                sent = self._finished(before, (), CollectEnding(), BUNDLES_SQL)
+                return sent.coalesce(head.count), ConcatHead(head.schema)
+            count = self.parallelism
             sent = self._finished(before, (), ScatterEnding(count), BUNDLES_SQL)
             return self._exchanged(sent, count), ConcatHead(head.schema)
         raise AssertionError(head)
@@ -179,7 +201,9 @@ class Lowering:
         return moved.sortWithinPartitions("shard", "place")
 
     def _splits(self, node: Read, most: int | None) -> tuple[Any, Head]:
-        splits = list(node.source.splits(self.parallelism))
+        splits: list[Split] = list(node.source.splits(self.parallelism))
+        if not splits:  # a job without a task would not even say that there is nothing
+            splits = [TableSplit(node.schema.empty_table())]
         if most is not None:
             splits = at_most(splits, most)
         pickled = tuple(by_value(s) for s in splits)
@@ -230,7 +254,7 @@ class Lowering:
 
     def _join(self, node: Join, left: Stage, right: Stage) -> Any:
         a, b = self.rows(left), self.rows(right)
-        names = {n: f"_right_{i}" for i, n in enumerate(right.schema.names)}
+        names = {n: f"__headrace_right_{i}" for i, n in enumerate(right.schema.names)}
         b = b.select([quoted(n).alias(alias) for n, alias in names.items()])
         pairs = list(zip(node.left_on, node.right_on, strict=True))
         matched = reduce(lambda x, y: x & y, [quoted(x) == quoted(names[y]) for x, y in pairs])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -54,53 +55,60 @@ class Spark:
 
     def collect(self, node: Node) -> pa.Table:
         """All records, in order."""
-        from headrace.spark.failures import told
         from headrace.spark.stage import unpack
 
-        with told():
-            rows = self._lowering().collected(stages_of(node)).collect()
+        with self._lowering() as lowering:
+            rows = lowering.collected(stages_of(node)).collect()
         rows.sort(key=lambda row: row.place)
         batches = [unpack(row.bundle, node.schema) for row in rows]
         return pa.Table.from_batches(batches, node.schema)
 
     def bundles(self, node: Node) -> Iterator[pa.RecordBatch]:
         """The records in order, a partition at a time."""
-        from headrace.spark.failures import told
         from headrace.spark.stage import unpack
 
-        with told():
-            frame = self._lowering().collected(stages_of(node))
+        with self._lowering() as lowering:
+            frame = lowering.collected(stages_of(node))
             for row in frame.toLocalIterator(prefetchPartitions=True):
                 yield unpack(row.bundle, node.schema)
 
     def write(self, node: Node, sink: Sink) -> None:
         """The records into a sink; nothing is visible before every task has succeeded."""
-        from headrace.spark.failures import told
-
         try:
-            with told():
-                rows = self._lowering().written(stages_of(node), sink).collect()
+            with self._lowering() as lowering:
+                if hasattr(sink, "begin"):
+                    sink.begin(node.schema)
+                rows = lowering.written(stages_of(node), sink).collect()
+            sink.commit([pickle.loads(row.message) for row in rows])
         except BaseException:
             sink.abort()
             raise
-        sink.commit([pickle.loads(row.message) for row in rows])
 
     def run(self, node: Node) -> None:
         """Run for the effect of its functions."""
-        from headrace.spark.failures import told
-
-        with told():
-            self._lowering().ran(stages_of(node)).collect()
+        with self._lowering() as lowering:
+            lowering.ran(stages_of(node)).collect()
 
     def frame(self, node: Node) -> Any:
         """The records as a Spark DataFrame, to go on with PySpark."""
-        return self._lowering().rows(stages_of(node))
+        with self._lowering() as lowering:
+            return lowering.rows(stages_of(node))
 
-    def _lowering(self) -> Any:
+    @contextlib.contextmanager
+    def _lowering(self) -> Iterator[Any]:
+        """What lowers plans here, while expressions mean what they mean in ANSI mode."""
         session = self.session
         from headrace.spark.batch import Lowering
+        from headrace.spark.failures import told
 
-        return Lowering(session)
+        ansi = "spark.sql.ansi.enabled"
+        before = session.conf.get(ansi)
+        with told():
+            session.conf.set(ansi, "true")
+            try:
+                yield Lowering(session)
+            finally:
+                session.conf.set(ansi, before)
 
     def where(self, stage: Stage) -> list[str]:
         """Where each step of a stage runs."""

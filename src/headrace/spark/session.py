@@ -28,6 +28,7 @@ _LOCAL_CONFIG = {
 _CONFIG = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.python.daemon.module": "headrace.spark.daemon",

@@ -96,7 +96,8 @@ class RowsHead:
     def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
         wanted = pa.schema([self.schema.field(c) for c in columns])
         for batch in rows:
-            yield normal_batch(batch, wanted)
+            named = pa.RecordBatch.from_arrays(batch.columns, names=self.schema.names)
+            yield normal_batch(named, wanted)
 
 
 @dataclass(frozen=True)
@@ -190,12 +191,38 @@ def _top(node: TopK, zone: str) -> Top:
 # Endings: what leaves the worker
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a program runs: which branch of a union, which partition, which attempt.
+
+    Spark may run partitions of several branches in one task, so the branch is part of the place.
+    """
+
+    branch: int
+    partition: int
+    attempt: int
+
+    @staticmethod
+    def of(branch: int) -> Place:
+        context = TaskContext.get()
+        if context is None:
+            return Place(branch, 0, 0)
+        return Place(branch, context.partitionId(), context.taskAttemptId())
+
+    @property
+    def first(self) -> int:
+        """The number of the first bundle sent from here; later places have larger ones."""
+        return self.branch << 48 | self.partition << 28
+
+    def __str__(self) -> str:
+        return f"{self.branch:03d}-{self.partition:06d}-{self.attempt}"
+
+
 class Sender:
     """Rows of bundles, numbered in the order of the input."""
 
-    def __init__(self) -> None:
-        context = TaskContext.get()
-        self.place = (context.partitionId() if context else 0) << 32
+    def __init__(self, place: Place) -> None:
+        self.place = place.first
 
     def rows(self, bundles: Iterable[tuple[int, pa.RecordBatch]]) -> Batches:
         for shard, batch in bundles:
@@ -238,7 +265,7 @@ class RowsEnding:
 
     schema: pa.Schema
 
-    def finish(self, batches: Batches) -> Batches:
+    def finish(self, batches: Batches, place: Place) -> Batches:
         for batch in batches:
             if batch.num_rows:
                 yield batch
@@ -248,8 +275,8 @@ class RowsEnding:
 class CollectEnding:
     """The records as bundles, to be put together in order."""
 
-    def finish(self, batches: Batches) -> Batches:
-        return Sender().rows((0, batch) for batch in _gathered(batches))
+    def finish(self, batches: Batches, place: Place) -> Batches:
+        return Sender(place).rows((0, batch) for batch in _gathered(batches))
 
 
 @dataclass(frozen=True)
@@ -258,8 +285,8 @@ class LimitEnding:
 
     count: int
 
-    def finish(self, batches: Batches) -> Batches:
-        return Sender().rows((0, batch) for batch in _gathered(self._first(batches)))
+    def finish(self, batches: Batches, place: Place) -> Batches:
+        return Sender(place).rows((0, batch) for batch in _gathered(self._first(batches)))
 
     def _first(self, batches: Batches) -> Batches:
         left = self.count
@@ -276,12 +303,11 @@ class ScatterEnding:
 
     shards: int
 
-    def finish(self, batches: Batches) -> Batches:
-        return Sender().rows(self._dealt(batches))
+    def finish(self, batches: Batches, place: Place) -> Batches:
+        return Sender(place).rows(self._dealt(batches, place))
 
-    def _dealt(self, batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
-        context = TaskContext.get()
-        turn = context.partitionId() if context else 0
+    def _dealt(self, batches: Batches, place: Place) -> Iterator[tuple[int, pa.RecordBatch]]:
+        turn = place.branch + place.partition
         for batch in _gathered(batches):
             size = -(-batch.num_rows // self.shards)
             for start in range(0, batch.num_rows, size):
@@ -296,8 +322,8 @@ class KeyEnding:
     keys: tuple[str, ...]
     shards: int
 
-    def finish(self, batches: Batches) -> Batches:
-        return Sender().rows(
+    def finish(self, batches: Batches, place: Place) -> Batches:
+        return Sender(place).rows(
             part
             for batch in _gathered(batches)
             for part in by_shard(batch, [batch.column(k) for k in self.keys], self.shards)
@@ -312,13 +338,13 @@ class TopEnding:
     shards: int
     zone: str
 
-    def finish(self, batches: Batches) -> Batches:
+    def finish(self, batches: Batches, place: Place) -> Batches:
         top = _top(self.node, self.zone)
         for batch in batches:
             top.add(batch)
         kept = top.bundle()
         keys = [kept.column(k) for k in self.node.keys]
-        yield from Sender().rows(by_shard(kept, keys, self.shards))
+        yield from Sender(place).rows(by_shard(kept, keys, self.shards))
 
 
 @dataclass(frozen=True)
@@ -337,10 +363,8 @@ class WriteEnding:
     sink: Sink
     schema: pa.Schema
 
-    def finish(self, batches: Batches) -> Batches:
-        context = TaskContext.get()
-        task = f"{context.partitionId():06d}-{context.taskAttemptId()}" if context else "0"
-        writer = self.sink.open(self.schema, task)
+    def finish(self, batches: Batches, place: Place) -> Batches:
+        writer = self.sink.open(self.schema, str(place))
         for batch in batches:
             writer.write(batch)
         yield _message(pickle.dumps(writer.close()))
@@ -350,7 +374,7 @@ class WriteEnding:
 class RunEnding:
     """Nothing: the steps were run for their effect."""
 
-    def finish(self, batches: Batches) -> Batches:
+    def finish(self, batches: Batches, place: Place) -> Batches:
         for _ in batches:
             pass
         yield _message(b"")
@@ -412,6 +436,7 @@ class Program:
     steps: tuple[Narrow, ...]
     ending: Ending
     zone: str
+    branch: int = 0
 
     def run(self, rows: Batches) -> Batches:
         """What leaves the worker, of what Spark hands to it."""
@@ -421,7 +446,8 @@ class Program:
         chain: Chain = _once(
             self.key, lambda: compile_chain(self.steps, self.head.schema, None, self.zone)
         )
-        yield from self.ending.finish(chain(batch) for batch in self.head.read(rows, chain.columns))
+        bundles = (chain(batch) for batch in self.head.read(rows, chain.columns))
+        yield from self.ending.finish(bundles, Place.of(self.branch))
 
     def _partial(self, ending: PartialEnding, rows: Batches) -> Batches:
         plan = _once(
@@ -429,7 +455,7 @@ class Program:
             lambda: compile_partial(self.steps, self.head.schema, ending.node, self.zone),
         )
         partial = plan.start()
-        sender = Sender()
+        sender = Sender(Place.of(self.branch))
         keys = len(ending.node.keys)
 
         def send() -> Batches:

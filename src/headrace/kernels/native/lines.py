@@ -45,3 +45,31 @@ def gather(data: Any, starts: Any, ends: Any, offsets: Any, out: Any) -> None:
             out[used] = data[j]
             used += 1
     offsets[starts.size] = np.int32(used)
+
+
+@njit(nogil=True, cache=True)
+def csv_records(data: Any, delimiter: int, quote: int, ends: Any) -> int:
+    """Where each record of CSV ends, line ends within quotes being part of it; how many there are.
+
+    A quote opens a quoted field only where a field starts; two quotes within one are a quote.
+    """
+    quoted = False
+    opens = True  # at the start of a field, or just after a closing quote
+    found = 0
+    last = 0
+    for i in range(data.size):
+        c = data[i]
+        if c == quote and (quoted or opens):
+            quoted = not quoted
+            opens = True
+        elif c == 10 and not quoted:
+            ends[found] = i + 1
+            last = i + 1
+            found += 1
+            opens = True
+        elif not quoted:
+            opens = c == delimiter
+    if last < data.size:
+        ends[found] = data.size
+        found += 1
+    return found
