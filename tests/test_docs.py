@@ -1,0 +1,53 @@
+"""What the documentation shows is true: its snippets and doctests run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import headrace
+
+ROOT = Path(__file__).parents[1]
+MODULES = [
+    m.name
+    for m in pkgutil.walk_packages(headrace.__path__, "headrace.")
+    if not m.name.endswith(("__main__", "daemon"))
+]
+
+
+def snippets(name: str) -> list[str]:
+    text = (ROOT / name).read_text()
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+
+def test_the_guide_runs(spark_engine):
+    space: dict[str, object] = {}
+    found = snippets("docs/guide.md")
+    assert len(found) >= 5
+    for code in found:
+        exec(compile(code, "guide.md", "exec"), space)
+
+
+def test_the_readme_example_runs(spark_engine, tmp_path, monkeypatch, capsys):
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "a.txt").write_text("To be, or not to be\n")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(snippets("README.md")[0], "README.md", "exec"), {})
+    assert "to" in capsys.readouterr().out
+
+
+def test_links_lead_somewhere():
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings_tell_the_truth(name):
+    failed, _ = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert failed == 0
