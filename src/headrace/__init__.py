@@ -51,6 +51,7 @@ from headrace.expressions import (
     struct,
     when,
 )
+from headrace.keyed import KeyedStream
 from headrace.read import (
     from_arrow,
     from_items,
@@ -66,7 +67,7 @@ from headrace.read import (
     read_text,
 )
 from headrace.spark.engine import Spark
-from headrace.stream import KeyedStream, Stream
+from headrace.stream import Stream
 
 __version__ = "0.1.0"
 

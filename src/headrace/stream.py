@@ -13,8 +13,15 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.aggregates import Aggregate, count
+from headrace.building import (
+    Building,
+    column_names,
+    difference,
+    installed,
+    named_aggregates,
+)
 from headrace.engines import resolve
-from headrace.errors import HeadraceError, PlanError, nearest
+from headrace.errors import PlanError, nearest
 from headrace.expressions import Expr, col, literal, to_expr
 from headrace.functions import (
     batch_schema,
@@ -36,13 +43,13 @@ from headrace.kernels.chain import compile_chain, compile_step
 from headrace.kernels.expressions import compile_expression
 from headrace.kernels.order import sortable
 from headrace.kernels.rows import VALUE, rows_of
+from headrace.keyed import KeyedStream
 from headrace.plan import explain as plan_explain
 from headrace.plan.nodes import (
     Explode,
     Filter,
     GroupBy,
     Join,
-    KeyBy,
     Limit,
     MapBatches,
     MapRows,
@@ -112,7 +119,7 @@ class Stream:
     def select(self, *columns: Any, **named: Any) -> Stream:
         """Some columns, or new ones: ``select("id", "fare * 2 as f", tip=col("tip") / 10)``."""
         with self._building("select") as at:
-            stream, items = at.stream._columns(columns, named)
+            stream, items = self._columns(columns, named)
             if not items:
                 raise PlanError("select needs at least one column")
             return stream._project(items, "select", at.step)
@@ -120,7 +127,7 @@ class Stream:
     def with_columns(self, *columns: Any, **named: Any) -> Stream:
         """All columns, and new or replaced ones."""
         with self._building("with_columns") as at:
-            stream, items = at.stream._columns(columns, named)
+            stream, items = self._columns(columns, named)
             new = dict(items)
             kept = [(n, new.pop(n, col(n).tree)) for n in self.columns]
             return stream._project([*kept, *new.items()], "with_columns", at.step)
@@ -185,7 +192,7 @@ class Stream:
             if isinstance(keep, builtins.bool):
                 kept = [n for n in self.columns if n != name] if keep else []
             else:
-                kept = _names(keep, "keep=")
+                kept = column_names(keep, "keep=")
             self._known(*kept)
             unique_names(kept)
             if name in kept:
@@ -229,7 +236,7 @@ class Stream:
 
     def _keyed(self, method: str, keys: tuple[Any, ...], named: dict[str, Any]) -> KeyedStream:
         with self._building(method) as at:
-            stream, items = at.stream._columns(keys, named)
+            stream, items = self._columns(keys, named)
             if not items:
                 raise PlanError(f"{method} needs at least one key")
             keyed = KeyedStream(stream, tuple(items), tuple(self.columns))
@@ -239,7 +246,7 @@ class Stream:
     def agg(self, *aggregates: Aggregate, **named: Aggregate) -> Stream:
         """Aggregates of all records, as one record."""
         with self._building("agg") as at:
-            return self._group((), _aggregates(aggregates, named), "agg", at.step)
+            return self._group((), named_aggregates(aggregates, named), "agg", at.step)
 
     def distinct(self, *columns: str) -> Stream:
         """The different records, or the different values of some columns."""
@@ -297,7 +304,7 @@ class Stream:
                 if not isinstance(other, Stream):
                     raise PlanError(f"{other!r} is not a stream")
                 if not other.schema.equals(self.schema):
-                    raise PlanError(_difference(self.schema, other.schema))
+                    raise PlanError(difference(self.schema, other.schema))
             if not others:
                 return self
             step = max(at.step, *(o.node.step + 1 for o in others))
@@ -329,8 +336,8 @@ class Stream:
                 raise PlanError("give on=, or both left_on= and right_on=")
             if not isinstance(suffix, str):
                 raise PlanError(f"suffix={suffix!r} is not text")
-            left = _names(on if on is not None else left_on, "left_on=")
-            right = _names(on if on is not None else right_on, "right_on=")
+            left = column_names(on if on is not None else left_on, "left_on=")
+            right = column_names(on if on is not None else right_on, "right_on=")
             if not left or len(left) != len(right):
                 raise PlanError("both sides need the same number of keys, at least one")
             self._known(*left)
@@ -394,12 +401,12 @@ class Stream:
 
     def to_pandas(self, on: Any = None) -> Any:
         """All records, as a pandas DataFrame."""
-        _installed("pandas")
+        installed("pandas")
         return self.collect(on).to_pandas()
 
     def to_polars(self, on: Any = None) -> Any:
         """All records, as a Polars DataFrame."""
-        return _installed("polars").from_arrow(self.collect(on))
+        return installed("polars").from_arrow(self.collect(on))
 
     def to_list(self, on: Any = None) -> list[Any]:
         """All records as rows; plain values where ``value`` is the only column."""
@@ -501,8 +508,11 @@ class Stream:
 
     # How steps are added
 
-    def _building(self, method: str) -> _Building:
-        return _Building(self, self.node.step + 1, method)
+    def _building(self, method: str) -> Building:
+        return Building(self.node.step + 1, method)
+
+    def _with(self, node: Node) -> Stream:
+        return Stream(node)
 
     def _known(self, *names: str) -> None:
         for name in names:
@@ -635,173 +645,6 @@ class Stream:
         return None
 
 
-class _Building:
-    """While a step is being added: any fault found is told with the step's name."""
-
-    def __init__(self, stream: Stream, step: int, method: str) -> None:
-        self.stream, self.step, self.method = stream, step, method
-        self.label = f"step {step}, {method}"
-
-    def __enter__(self) -> _Building:
-        return self
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, HeadraceError) and not str(error).startswith("step "):
-            raise type(error)(f"{self.label}: {error}") from error.__cause__
-
-
-@dataclass(frozen=True, eq=False)
-class KeyedStream:
-    """Records by key, from ``key_by`` or ``group_by``."""
-
-    stream: Stream
-    keys: Named
-    fields: tuple[str, ...]
-    """The columns of a record as a function sees it, without keys that functions computed."""
-
-    def __repr__(self) -> str:
-        return f"KeyedStream(by {', '.join(n for n, _ in self.keys)}; {self.stream!r})"
-
-    def agg(self, *aggregates: Aggregate, **named: Aggregate) -> Stream:
-        """Aggregates of each key: ``agg(n=hr.count(), mean=hr.mean("fare"))``."""
-        with self.stream._building("agg") as at:
-            found = _aggregates(aggregates, named)
-            names = [n for n, _ in self.keys]
-            for name, _ in found:
-                if name in names:
-                    raise PlanError(f"'{name}' is a key; name the aggregate otherwise")
-            return self.stream._group(self.keys, found, "agg", at.step)
-
-    def count(self, name: str = "count") -> Stream:
-        """How many records each key has."""
-        return self.agg(**{name: count()})
-
-    def reduce(self, function: Callable[[Any, Any], Any]) -> Stream:
-        """Each key's records joined two by two into one, in input order."""
-        with self.stream._building("reduce") as at:
-            self.stream._function(function)
-            aggregate = reduction(function, self._record(), at.label)
-            grouped = self.stream._group(self.keys, (("_record", aggregate),), "reduce", at.step)
-            plain = self.fields == (VALUE,)
-            fields = [
-                (n, (col("_record") if plain else col("_record").field(n)).tree)
-                for n in self.fields
-            ]
-            extra = [(n, col(n).tree) for n, _ in self.keys if n not in self.fields]
-            return grouped._project([*extra, *fields], "select", at.step + 1)
-
-    def fold(
-        self,
-        initial: Any,
-        function: Callable[[Any, Any], Any],
-        merge: Callable[[Any, Any], Any] | None = None,
-        *,
-        returns: Any = None,
-        name: str = VALUE,
-    ) -> Stream:
-        """A state taken through each key's records in input order; see ``Stream.fold``."""
-        with self.stream._building("fold") as at:
-            self.stream._function(function)
-            aggregate = folding(initial, function, merge, returns, self._record(), at.label)
-            return self.stream._group(self.keys, ((name, aggregate),), "fold", at.step)
-
-    def _record(self) -> pa.Schema:
-        return pa.schema([self.stream.schema.field(n) for n in self.fields])
-
-    def top_k(self, k: int, by: Any) -> Stream:
-        """The ``k`` records of each key with the largest ``by``."""
-        stream, names = self._with_key_columns()
-        return stream._top_k(k, by, names)
-
-    def distinct(self) -> Stream:
-        """The different keys."""
-        with self.stream._building("distinct") as at:
-            return self.stream._group(self.keys, (), "distinct", at.step)
-
-    def map(self, function: Any, *, schema: Any = None) -> Stream:
-        """``Stream.map`` where all records of a key are in one place, in order."""
-        return self.together().map(function, schema=schema)
-
-    def flat_map(self, function: Any, *, schema: Any = None) -> Stream:
-        """``Stream.flat_map`` where all records of a key are in one place, in order."""
-        return self.together().flat_map(function, schema=schema)
-
-    def filter(self, condition: Any) -> Stream:
-        """``Stream.filter`` where all records of a key are in one place, in order."""
-        return self.together().filter(condition)
-
-    def map_batches(self, function: Callable[..., Any], *, schema: Any = None) -> Stream:
-        """``Stream.map_batches`` where all records of a key are in one place, in order."""
-        return self.together().map_batches(function, schema=schema)
-
-    def together(self) -> Stream:
-        """The records, all of one key in one partition and in order."""
-        stream, names = self._with_key_columns()
-        step = stream.node.step + 1
-        return Stream(KeyBy(stream.schema, step, stream.node, names))
-
-    def _with_key_columns(self) -> tuple[Stream, tuple[str, ...]]:
-        """The stream with every key as a column of its own."""
-        new = {
-            n: Expr(t)
-            for n, t in self.keys
-            if not (isinstance(t, exp.Column) and len(t.parts) == 1 and t.name == n)
-        }
-        stream = self.stream.with_columns(**new) if new else self.stream
-        return stream, tuple(n for n, _ in self.keys)
-
-
-def _aggregates(
-    aggregates: tuple[Aggregate, ...], named: dict[str, Aggregate]
-) -> list[tuple[str, Aggregate]]:
-    found: list[tuple[str, Aggregate]] = []
-    for aggregate in aggregates:
-        if not isinstance(aggregate, Aggregate):
-            raise PlanError(f"{aggregate!r} is not an aggregate; use hr.count(), hr.sum('x'), …")
-        parts = [aggregate.user.name if aggregate.user else aggregate.kind]
-        parts += [t.name for t in aggregate.inputs if isinstance(t, exp.Column)]
-        found.append(("_".join(parts), aggregate))
-    for name, aggregate in named.items():
-        if not isinstance(aggregate, Aggregate):
-            raise PlanError(
-                f"{name}={aggregate!r} is not an aggregate; use hr.count(), hr.sum('x'), …"
-            )
-        found.append((name, aggregate))
-    if not found:
-        raise PlanError("agg needs at least one aggregate, such as n=hr.count()")
-    names = [n for n, _ in found]
-    twice = [n for n in names if names.count(n) > 1]
-    if twice:
-        raise PlanError(f"two aggregates are called '{twice[0]}'")
-    return found
-
-
-def _names(what: Any, where: str) -> list[str]:
-    names = (
-        [what] if isinstance(what, str) else list(what) if isinstance(what, Iterable) else [what]
-    )
-    for name in names:
-        if not isinstance(name, str):
-            raise PlanError(f"{where}: {name!r} is not the name of a column")
-    return names
-
-
-def _difference(a: pa.Schema, b: pa.Schema) -> str:
-    """In what two schemas differ."""
-    for field in a:
-        if field.name not in b.names:
-            return f"the other stream has no column '{field.name}'{nearest(field.name, b.names)}"
-        if not b.field(field.name).type.equals(field.type):
-            return (
-                f"'{field.name}' is {type_name(field.type)} here and "
-                f"{type_name(b.field(field.name).type)} in the other stream; cast one of them"
-            )
-    extra = [n for n in b.names if n not in a.names]
-    if extra:
-        return f"the other stream has one more column, '{extra[0]}'; drop it"
-    return f"the columns come in another order; select({', '.join(map(repr, a.names))}) first"
-
-
 def _only(table: pa.Table) -> Any:
     return table.column(table.num_columns - 1)[0].as_py() if table.num_rows else None
 
@@ -811,12 +654,3 @@ def _sources(node: Node) -> Iterator[Read]:
         yield node
     for source in node.inputs:
         yield from _sources(source)
-
-
-def _installed(name: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise PlanError(f"{name} is not installed; pip install 'headrace[{name}]'") from None

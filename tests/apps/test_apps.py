@@ -31,8 +31,8 @@ def test_the_seed_decides_the_input(tmp_path, name):
     assert one != other
 
 
-def test_word_count_of_real_books(engine, shared_data):
-    (words,) = apps.load("wc").pipelines(str(shared_data / "gutenberg" / "*.txt"), "text").values()
+def test_word_count_of_real_books(engine, real_data):
+    (words,) = apps.load("wc").pipelines(str(real_data / "gutenberg" / "*.txt"), "text").values()
     counts = dict(zip(*(c.to_pylist() for c in words.collect(on=engine).columns), strict=True))
     assert (sum(counts.values()), len(counts)) == (1_774_552, 45_858)
     assert [counts[w] for w in ("the", "and", "of", "to", "a", "in", "i", "he")] == [
@@ -40,8 +40,8 @@ def test_word_count_of_real_books(engine, shared_data):
     ]  # fmt: skip
 
 
-def test_collisions_of_the_real_city(engine, shared_data):
-    path = shared_data / "nyc_collisions" / "NYPD_Motor_Vehicle_Collisions.csv"
+def test_collisions_of_the_real_city(engine, real_data):
+    path = real_data / "nyc_collisions" / "NYPD_Motor_Vehicle_Collisions.csv"
     app = apps.load("collisions")
     got = {k: rows_of(s.collect(on=engine)) for k, s in app.pipelines(str(path)).items()}
     weeks = sorted(row[:3] for row in got["lethal_per_week"])

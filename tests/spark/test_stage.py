@@ -8,9 +8,12 @@ import pytest
 import headrace as hr
 from headrace import col
 from headrace.plan.stages import stages_of
-from headrace.spark import stage as worker
+from headrace.spark import endings
 from headrace.spark.batch import Lowering, bare
-from headrace.spark.stage import MergeHead, PartialEnding, Program
+from headrace.spark.bundles import BUNDLES
+from headrace.spark.endings import PartialEnding
+from headrace.spark.heads import MergeHead
+from headrace.spark.stage import Program
 
 
 def test_spark_sees_few_rows_of_many_records(spark_engine, session):
@@ -27,7 +30,7 @@ def test_spark_sees_few_rows_of_many_records(spark_engine, session):
 
 @pytest.mark.parametrize("groups", [1, 7, 1000])
 def test_a_partial_that_grows_too_large_is_sent_early(monkeypatch, groups):
-    monkeypatch.setattr(worker, "_MAX_GROUPS", groups)
+    monkeypatch.setattr(endings, "_MAX_GROUPS", groups)
     table = pa.table({"k": [n % 500 for n in range(20_000)], "v": range(20_000)})
     stream = hr.from_arrow(table).group_by("k").agg(s=hr.sum("v"), f=hr.first("v"), l=hr.last("v"))
     node = stream.node
@@ -41,7 +44,7 @@ def test_a_partial_that_grows_too_large_is_sent_early(monkeypatch, groups):
     rows = sorted((r for b in sent for r in b.to_pylist()), key=lambda r: (r["shard"], r["place"]))
     assert len(rows) > 3 or groups == 1000
     merged = MergeHead(bare(node), table.schema, "UTC").read(
-        iter([pa.RecordBatch.from_pylist(rows, worker.BUNDLES)]), stream.columns
+        iter([pa.RecordBatch.from_pylist(rows, BUNDLES)]), stream.columns
     )
     got = {r["k"]: (r["s"], r["f"], r["l"]) for b in merged for r in b.to_pylist()}
     assert got == {

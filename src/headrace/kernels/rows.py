@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import linecache
 import traceback
 from collections import namedtuple
@@ -162,21 +163,22 @@ def failure(label: str, error: BaseException, row: Any = None, what: str = "reco
     )
 
 
+def _results(
+    function: Callable[..., Any], batch: pa.RecordBatch, label: str
+) -> Iterator[tuple[Any, Any]]:
+    """Each record and what the function gives for it."""
+    for row in rows_of(batch):
+        try:
+            yield row, function(row)
+        except Exception as error:
+            raise failure(label, error, row) from error
+
+
 def map_rows(
     function: Callable[..., Any], schema: pa.Schema, label: str
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """``map``: one record out for each record in."""
-
-    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
-        results: list[Any] = []
-        for row in rows_of(batch):
-            try:
-                results.append(function(row))
-            except Exception as error:
-                raise failure(label, error, row) from error
-        return _packed(results, schema, label)
-
-    return run
+    return lambda batch: _packed([r for _, r in _results(function, batch, label)], schema, label)
 
 
 def flat_map_rows(
@@ -184,14 +186,12 @@ def flat_map_rows(
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """``flat_map``: any number of records out for each record in."""
 
+    def listed(row: Any) -> list[Any]:
+        return list(function(row))  # here, so that a generator's error is told with its record
+
     def run(batch: pa.RecordBatch) -> pa.RecordBatch:
-        results: list[Any] = []
-        for row in rows_of(batch):
-            try:
-                results.extend(function(row))
-            except Exception as error:
-                raise failure(label, error, row) from error
-        return _packed(results, schema, label)
+        lists = [r for _, r in _results(listed, batch, label)]
+        return _packed(list(itertools.chain.from_iterable(lists)), schema, label)
 
     return run
 
@@ -202,12 +202,7 @@ def filter_rows(
     """``filter``: the records for which the function is true."""
 
     def run(batch: pa.RecordBatch) -> pa.RecordBatch:
-        mask: list[bool] = []
-        for row in rows_of(batch):
-            try:
-                mask.append(bool(function(row)))
-            except Exception as error:
-                raise failure(label, error, row) from error
+        mask = [bool(r) for _, r in _results(function, batch, label)]
         return batch.filter(pa.array(mask, pa.bool_()))
 
     return run
@@ -219,11 +214,8 @@ def inspect_rows(
     """``inspect``: every record shown to the function, and passed on."""
 
     def run(batch: pa.RecordBatch) -> pa.RecordBatch:
-        for row in rows_of(batch):
-            try:
-                function(row)
-            except Exception as error:
-                raise failure(label, error, row) from error
+        for _ in _results(function, batch, label):
+            pass
         return batch
 
     return run

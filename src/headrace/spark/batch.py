@@ -30,6 +30,7 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.stages import Stage, in_order
+from headrace.spark.bundles import BUNDLES_SQL, MESSAGES_SQL
 from headrace.spark.columns import (
     apply_steps,
     as_schema,
@@ -41,30 +42,28 @@ from headrace.spark.columns import (
     sql_can,
     sql_group,
 )
-from headrace.spark.stage import (
-    BUNDLES_SQL,
-    MESSAGES_SQL,
+from headrace.spark.endings import (
     CollectEnding,
-    ConcatHead,
     Ending,
-    Head,
     KeyEnding,
     LimitEnding,
-    LimitHead,
-    MergeHead,
     PartialEnding,
-    Program,
     RowsEnding,
-    RowsHead,
     RunEnding,
     ScatterEnding,
-    SplitsHead,
-    Task,
     TopEnding,
-    TopHead,
     WriteEnding,
-    by_value,
 )
+from headrace.spark.heads import (
+    ConcatHead,
+    Head,
+    LimitHead,
+    MergeHead,
+    RowsHead,
+    SplitsHead,
+    TopHead,
+)
+from headrace.spark.stage import Program, Task, by_value
 
 _SHARD_BYTES = 128 << 20
 """Input a shard of keys stands for: more input makes more shards, not larger ones."""

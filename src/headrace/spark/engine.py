@@ -55,7 +55,7 @@ class Spark:
 
     def collect(self, node: Node) -> pa.Table:
         """All records, in order."""
-        from headrace.spark.stage import unpack
+        from headrace.spark.bundles import unpack
 
         with self._lowering() as lowering:
             rows = lowering.collected(stages_of(node)).collect()
@@ -65,7 +65,7 @@ class Spark:
 
     def bundles(self, node: Node) -> Iterator[pa.RecordBatch]:
         """The records in order, a partition at a time."""
-        from headrace.spark.stage import unpack
+        from headrace.spark.bundles import unpack
 
         with self._lowering() as lowering:
             frame = lowering.collected(stages_of(node))

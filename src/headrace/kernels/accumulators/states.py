@@ -1,0 +1,66 @@
+"""Aggregates that people write in Python."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import StepError
+from headrace.kernels.accumulators.kept import by_group, runs_of
+from headrace.kernels.accumulators.protocol import Numbers
+from headrace.kernels.rows import typed_array
+from headrace.types import type_name
+
+
+class States:
+    """A state in Python for each group, for functions people write. States travel pickled."""
+
+    partial = pa.binary()
+
+    def __init__(
+        self,
+        result: pa.DataType,
+        partial: Callable[..., Any],
+        merge: Callable[[Any, Any], Any],
+        finish: Callable[[Any], Any],
+        label: str,
+    ) -> None:
+        self.result, self.label = result, label
+        self._partial, self._merge, self._finish = partial, merge, finish
+        self.states: dict[int, Any] = {}
+
+    def _add(self, group: int, state: Any) -> None:
+        known = self.states
+        known[group] = self._merge(known[group], state) if group in known else state
+
+    def update(self, groups: Numbers, size: int, columns: Sequence[pa.Array]) -> None:
+        order = by_group(groups)
+        ordered = groups[order]
+        columns = [c.take(pa.array(order)) for c in columns]
+        for start, end in zip(*runs_of(ordered), strict=True):
+            parts = [c.slice(start, end - start) for c in columns]
+            self._add(int(ordered[start]), self._partial(*parts))
+
+    def merge(self, groups: Numbers, size: int, column: pa.Array) -> None:
+        for group, state in zip(groups.tolist(), column.to_pylist(), strict=True):
+            if state is not None:
+                self._add(group, pickle.loads(state))
+
+    def partials(self, size: int) -> pa.Array:
+        states = self.states
+        return pa.array(
+            [pickle.dumps(states[g]) if g in states else None for g in range(size)], self.partial
+        )
+
+    def finish(self, size: int) -> pa.Array:
+        states = self.states
+        results = [self._finish(states[g]) if g in states else None for g in range(size)]
+        try:
+            return typed_array(results, self.result)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise StepError(
+                f"{self.label}: the result does not fit {type_name(self.result)}: {error}"
+            ) from None

@@ -1,0 +1,128 @@
+"""Heads: how a stage gets its bundles in a Spark Python worker."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.io.source import Split
+from headrace.kernels.aggregate import Merge, compile_aggregation
+from headrace.kernels.expressions import compile_expression, evaluate
+from headrace.kernels.order import Top
+from headrace.plan.nodes import GroupBy, TopK
+from headrace.spark.bundles import Batches, received
+from headrace.types import normal_batch
+
+
+@dataclass(frozen=True)
+class SplitsHead:
+    """Reads splits of a source. Small ones are known to the program; large ones come as rows."""
+
+    schema: pa.Schema
+    splits: tuple[bytes, ...] | None
+
+    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+        for batch in rows:
+            for item in batch.column(0).to_pylist():
+                split: Split = pickle.loads(item if self.splits is None else self.splits[item])
+                wanted = pa.schema([self.schema.field(c) for c in columns])
+                for bundle in split.read(list(columns)):
+                    yield normal_batch(bundle, wanted)
+
+
+@dataclass(frozen=True)
+class RowsHead:
+    """Takes rows that Spark has."""
+
+    schema: pa.Schema
+
+    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+        wanted = pa.schema([self.schema.field(c) for c in columns])
+        for batch in rows:
+            named = pa.RecordBatch.from_arrays(batch.columns, names=self.schema.names)
+            yield normal_batch(named, wanted)
+
+
+@dataclass(frozen=True)
+class ConcatHead:
+    """Takes bundles of records as they come, shard by shard and in order."""
+
+    schema: pa.Schema
+
+    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+        for _, bundle in received(rows, self.schema):
+            yield bundle.select(list(columns))
+
+
+@dataclass(frozen=True)
+class LimitHead:
+    """Takes the first records of bundles in order."""
+
+    schema: pa.Schema
+    count: int
+
+    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+        left = self.count
+        for _, bundle in received(rows, self.schema):
+            if left <= 0:
+                continue  # Spark wants its rows read to the end
+            taken = bundle.slice(0, left)
+            left -= taken.num_rows
+            yield taken.select(list(columns))
+
+
+@dataclass(frozen=True)
+class MergeHead:
+    """Merges partial aggregates, a shard at a time."""
+
+    node: GroupBy
+    input: pa.Schema
+    zone: str
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.node.schema
+
+    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+        aggregation = compile_aggregation(self.node, self.input, self.zone)
+        bundles_in = received(rows, aggregation.partial_schema)
+        for _, bundles in itertools.groupby(bundles_in, key=lambda pair: pair[0]):
+            merge = Merge(aggregation)
+            for _, bundle in bundles:
+                merge.add(bundle)
+            yield merge.finish().select(list(columns))
+
+
+@dataclass(frozen=True)
+class TopHead:
+    """Merges the top records of parts, a shard of keys at a time."""
+
+    node: TopK
+    zone: str
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.node.schema
+
+    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+        bundles_in = received(rows, self.schema)
+        for _, bundles in itertools.groupby(bundles_in, key=lambda pair: pair[0]):
+            top = top_of(self.node, self.zone)
+            for _, bundle in bundles:
+                top.add(bundle)
+            yield top.bundle().select(list(columns))
+
+
+Head = SplitsHead | RowsHead | ConcatHead | LimitHead | MergeHead | TopHead
+
+
+def top_of(node: TopK, zone: str) -> Top:
+    order = []
+    for tree, down in node.order:
+        kernel = compile_expression(tree, node.schema, zone)
+        order.append((lambda batch, k=kernel: evaluate(k, batch), down))
+    return Top(node.schema, node.k, order, node.keys)
