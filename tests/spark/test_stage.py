@@ -65,13 +65,13 @@ class _Given:
 def test_more_input_makes_more_shards(session):
     class Big:
         schema = pa.schema([("k", pa.int64())])
-        nbytes = 10 << 30
+        nbytes = 1 << 30
 
         def splits(self, parallelism):
             return []
 
     stream = hr.from_source(Big()).group_by("k").agg(n=hr.count())
-    assert Lowering(session)._shards(stages_of(stream.node)) == 80
+    assert Lowering(session)._shards(stages_of(stream.node)) == 32
 
 
 def test_an_engine_error_is_one_sentence(spark_engine):

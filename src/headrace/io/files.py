@@ -19,7 +19,7 @@ from headrace.kernels.native.lines import count_lines
 
 BLOCK = 4 << 20
 """Bytes read from a file at a time: the unit that becomes a bundle or a few."""
-_MIN_SPLIT, _MAX_SPLIT = 4 << 20, 128 << 20
+_MIN_SPLIT, _ONE_A_CORE, _MAX_SPLIT = 4 << 20, 64 << 20, 128 << 20
 _COMPRESSED = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2"}
 
 
@@ -29,6 +29,11 @@ class File:
 
     path: str
     size: int
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes it holds, unpacked."""
+        return self.size if self.compression is None else 4 * self.size
 
     @property
     def compression(self) -> str | None:
@@ -130,10 +135,17 @@ class Range:
         return self.start == 0 and self.end >= self.file.size
 
 
+def split_size(total: int, parallelism: int) -> int:
+    """How many bytes one task reads: one split a core for little input, more of them for much."""
+    share = -(-total // max(1, parallelism))
+    if share > _ONE_A_CORE:
+        share = -(-share // 2)
+    return min(_MAX_SPLIT, max(_MIN_SPLIT, share))
+
+
 def ranges(files: Sequence[File], parallelism: int, splittable: bool = True) -> list[Range]:
     """Files cut so that every core has work, and no task is large."""
-    total = sum(f.size for f in files)
-    size = min(_MAX_SPLIT, max(_MIN_SPLIT, -(-total // max(1, 2 * parallelism))))
+    size = split_size(sum(f.size for f in files), parallelism)
     out: list[Range] = []
     for file in files:
         pieces = 1

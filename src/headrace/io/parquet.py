@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import BadRecord, PlanError
-from headrace.io.files import File, filesystem, find_files
+from headrace.io.files import File, filesystem, find_files, split_size
 from headrace.io.sink import FileSink
 from headrace.io.source import BUNDLE_ROWS, Split
 from headrace.io.text import describe_files
@@ -57,7 +57,7 @@ class ParquetSource:
 
     def splits(self, parallelism: int) -> list[Split]:
         """Row groups in order, put together so that each split has about as many bytes."""
-        target = max(4 << 20, min(128 << 20, self.nbytes // max(1, 2 * parallelism)))
+        target = split_size(self.nbytes, parallelism)
         splits: list[Split] = []
         pending: list[int] = []
         size = 0

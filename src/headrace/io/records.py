@@ -61,7 +61,7 @@ class RecordSource:
 
     @property
     def nbytes(self) -> int:
-        return sum(f.size for f in self.files)
+        return sum(f.nbytes for f in self.files)
 
     def splits(self, parallelism: int) -> list[Split]:
         parts = ranges(self.files, parallelism, self.splittable)

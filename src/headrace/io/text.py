@@ -46,7 +46,7 @@ class TextSource:
 
     @property
     def nbytes(self) -> int:
-        return sum(f.size for f in self.files)
+        return sum(f.nbytes for f in self.files)
 
     def splits(self, parallelism: int) -> list[Split]:
         return [TextSplit(r, self.encoding) for r in ranges(self.files, parallelism)]

@@ -97,8 +97,8 @@ class Partial:
 
     @property
     def nbytes(self) -> int:
-        """About how much memory the keys hold."""
-        return self.grouper.nbytes
+        """About how much memory the keys and the states hold."""
+        return self.grouper.nbytes + sum(s.nbytes for s in self.states)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take in a bundle of records."""

@@ -204,12 +204,13 @@ class Grouper:
         self.kinds = list(kinds)
         self._table: Numbering = _numbering(kinds) if kinds else Single()
         self._keys: list[list[pa.Array]] = []
+        self._kept = 0
         self.size = 0
 
     @property
     def nbytes(self) -> int:
         """The memory the table and the kept keys hold."""
-        return self._table.nbytes + sum(a.nbytes for chunk in self._keys for a in chunk)
+        return self._table.nbytes + self._kept
 
     def groups(self, columns: Sequence[pa.Array]) -> tuple[Any, Any]:
         """The group number of each row, and the rows that brought a new key."""
@@ -220,6 +221,7 @@ class Grouper:
             pairs.first_rows(groups, self.size, fresh)
             rows = pa.array(fresh)
             self._keys.append([normal_key(c.take(rows)) for c in columns])
+            self._kept += sum(a.nbytes for a in self._keys[-1])
             self.size = self._table.size
         return groups, fresh
 

@@ -65,8 +65,9 @@ from headrace.spark.heads import (
 )
 from headrace.spark.stage import Program, Task, by_value
 
-_SHARD_BYTES = 128 << 20
+_SHARD_BYTES = 32 << 20
 """Input a shard of keys stands for: more input makes more shards, not larger ones."""
+_SHARDS_OF_UNKNOWN = 64
 _INLINE_BYTES = 1 << 20
 
 
@@ -221,9 +222,9 @@ class Lowering:
 
     def _shards(self, stage: Stage) -> int:
         """As many shards as cores, and more where there is much input, so that none is large."""
-        total = sum(size_of(s.head.source) for s in in_order(stage) if isinstance(s.head, Read))
-        cores = max(1, self.parallelism)
-        return min(4096, max(cores, -(-total // _SHARD_BYTES)))
+        sizes = [size_of(s.head.source) for s in in_order(stage) if isinstance(s.head, Read)]
+        least = self.parallelism if sizes and all(sizes) else _SHARDS_OF_UNKNOWN
+        return min(4096, max(1, least, -(-sum(sizes) // _SHARD_BYTES)))
 
     # Rows that Spark has or makes
 

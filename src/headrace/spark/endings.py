@@ -14,8 +14,8 @@ from headrace.plan.nodes import GroupBy, TopK
 from headrace.spark.bundles import MESSAGES, Batches, Place, Sender, gathered
 from headrace.spark.heads import top_of
 
-_MAX_GROUPS = 4 << 20
-_MAX_STATE = 192 << 20
+_MAX_GROUPS = 1 << 20
+_MAX_STATE = 128 << 20
 """Past this a partial aggregate is sent and begun anew, which bounds a worker's memory."""
 
 

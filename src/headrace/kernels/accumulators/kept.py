@@ -46,6 +46,7 @@ class Kept:
         self._finish = finish
         self.chunks: list[tuple[Numbers, list[pa.Array]]] = []
         self.held = 0
+        self.nbytes = 0
         self.limit = 1 << 16
 
     def update(self, groups: Numbers, size: int, columns: Sequence[pa.Array]) -> None:
@@ -67,6 +68,7 @@ class Kept:
             return
         self.chunks.append((groups.copy(), arrays))
         self.held += groups.size
+        self.nbytes += groups.nbytes + sum(a.nbytes for a in arrays)
         if self.held > self.limit:
             self._compact()
             self.limit = max(1 << 16, 2 * self.held)
@@ -81,6 +83,7 @@ class Kept:
         arrays = [a.take(pa.array(rows)) for a in arrays]
         self.chunks = [(groups, arrays)]
         self.held = groups.size
+        self.nbytes = groups.nbytes + sum(a.nbytes for a in arrays)
         return groups, arrays
 
     def partials(self, size: int) -> pa.Array:
@@ -208,6 +211,10 @@ class Distinct:
         )
         self.partial = pa.list_(self.row)
         self.seen = Grouper([pa.int64(), *kinds])
+
+    @property
+    def nbytes(self) -> int:
+        return self.seen.nbytes
 
     def update(self, groups: Numbers, size: int, columns: Sequence[pa.Array]) -> None:
         arrays = list(columns)

@@ -26,6 +26,7 @@ def grown(array: Numbers, size: int) -> Numbers:
 class Count:
     """Records, or values that are not null."""
 
+    nbytes = 0
     partial = result = pa.int64()
 
     def __init__(self) -> None:
@@ -53,6 +54,8 @@ _ALL = np.zeros(0, np.bool_)
 class Sum:
     """A sum of integers, which must stay a bigint, or of floating numbers."""
 
+    nbytes = 0
+
     def __init__(self, kind: pa.DataType) -> None:
         self.whole = bool(pa.types.is_integer(kind))
         self.partial = self.result = pa.int64() if self.whole else pa.float64()
@@ -79,6 +82,8 @@ class Sum:
 
 class DecimalSum:
     """A sum of decimals."""
+
+    nbytes = 0
 
     def __init__(self, kind: pa.DataType) -> None:
         self.partial = self.result = pa.decimal128(min(38, kind.precision + 10), kind.scale)
@@ -117,6 +122,8 @@ class DecimalSum:
 
 class Extreme:
     """The least or largest number, date, time or truth value."""
+
+    nbytes = 0
 
     def __init__(self, kind: pa.DataType, largest: bool) -> None:
         self.partial = self.result = kind
@@ -161,6 +168,7 @@ def _integers(column: pa.Array) -> Numbers:
 class Mean:
     """A mean, from a sum and a count."""
 
+    nbytes = 0
     partial = pa.struct([("sum", pa.float64()), ("count", pa.int64())])
     result = pa.float64()
 
@@ -193,6 +201,7 @@ class Mean:
 class Moments:
     """A sample variance or standard deviation."""
 
+    nbytes = 0
     partial = pa.struct([("n", pa.int64()), ("mean", pa.float64()), ("m2", pa.float64())])
     result = pa.float64()
 

@@ -17,6 +17,10 @@ class Accumulator(Protocol):
     partial: pa.DataType
     result: pa.DataType
 
+    @property
+    def nbytes(self) -> int:
+        """About how much memory the states hold, beside a few numbers a group."""
+
     def update(self, groups: Numbers, size: int, columns: Sequence[pa.Array]) -> None:
         """Take in records: their groups, and the aggregate's input columns."""
 

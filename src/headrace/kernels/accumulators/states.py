@@ -15,6 +15,10 @@ from headrace.kernels.rows import typed_array
 from headrace.types import type_name
 
 
+def _length(state: Any) -> int:
+    return len(state) if isinstance(state, (list, tuple, dict, set)) else 1
+
+
 class States:
     """A state in Python for each group, for functions people write. States travel pickled."""
 
@@ -31,8 +35,10 @@ class States:
         self.result, self.label = result, label
         self._partial, self._merge, self._finish = partial, merge, finish
         self.states: dict[int, Any] = {}
+        self.nbytes = 0
 
     def _add(self, group: int, state: Any) -> None:
+        self.nbytes += len(state) if isinstance(state, (bytes, str)) else 64 * _length(state)
         known = self.states
         known[group] = self._merge(known[group], state) if group in known else state
 
