@@ -28,8 +28,9 @@ ENGINES = ["spark"]
 def spark_engine() -> Iterator[hr.Spark]:
     """Spark on two cores of this machine."""
     engine = hr.Spark(master="local[2]")
+    session = engine.session
     yield engine
-    engine.session.stop()
+    session.stop()
 
 
 @pytest.fixture(scope="session")

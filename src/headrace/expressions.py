@@ -145,7 +145,7 @@ class Expr:
     """A value computed for each record; build one from ``col`` and ``lit``.
 
     >>> (col("fare") * 2 > 10) & col("zone").starts_with("A")
-    Expr((fare * 2) > 10 AND STARTSWITH(zone, 'A'))
+    Expr(((fare * 2) > 10) AND STARTSWITH(zone, 'A'))
     """
 
     __slots__ = ("tree",)
