@@ -24,7 +24,7 @@ $(READY): pyproject.toml
 
 demo: $(READY) ## Count words and query collisions on Spark, over generated input
 	$(BIN)/headrace run wc --records 200000 --rows 8 --top n
-	$(BIN)/headrace run collisions --records 50000 --rows 8 --top accidents
+	$(BIN)/headrace run collisions --records 50000 --rows 8 --top accidents,lethal
 
 test: $(READY) ## Run all tests but the slow ones
 	$(BIN)/python -m pytest -m "not slow"

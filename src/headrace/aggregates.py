@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +30,8 @@ class Aggregate:
     user: UserAggregate | None = None
     named: tuple[str | None, ...] = ()
     """The inputs (and ``by``, last) that were given as text, as it was given."""
+    functions: tuple[tuple[str, Callable[..., Any]], ...] = ()
+    """Columns that Python functions of a row compute first, under these names."""
 
     def bound(self, columns: Sequence[str]) -> Aggregate:
         """With text that is a column's name as it stands read as that column."""
@@ -67,10 +70,22 @@ class UserAggregate:
 
 
 def _of(kind: str, *columns: Any, by: Any = None, k: int = 0) -> Aggregate:
-    trees = tuple(_column(kind, c).tree for c in columns)
     given = [*columns, *([] if by is None else [by])]
+    functions: list[tuple[str, Callable[..., Any]]] = []
+    trees = []
+    for what in given:
+        if callable(what) and not isinstance(what, Expr):
+            name = f"_{kind}_{next(_NUMBERS)}"
+            functions.append((name, what))
+            trees.append(col(name).tree)
+        else:
+            trees.append(_column(kind, what).tree)
     named = tuple(g if isinstance(g, str) else None for g in given)
-    return Aggregate(kind, trees, None if by is None else _column(kind, by).tree, k, None, named)
+    order = None if by is None else trees.pop()
+    return Aggregate(kind, tuple(trees), order, k, None, named, tuple(functions))
+
+
+_NUMBERS = itertools.count()
 
 
 def _column(kind: str, what: Any) -> Expr:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import copy
 import functools
-import pickle
 import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import cloudpickle
 import pyarrow as pa
 
 from headrace.aggregates import Aggregate, UserAggregate
 from headrace.errors import PlanError
 from headrace.expressions import col
 from headrace.io.memory import infer_schema
-from headrace.kernels.rows import VALUE, failure, record_values, row_class, rows_of
+from headrace.kernels.rows import VALUE, RowMixin, failure, record_values, row_class, rows_of
 from headrace.types import arrow_table, record_fields, to_schema, to_type
 
 Sample = Callable[[], pa.RecordBatch | None]
@@ -122,6 +122,20 @@ def with_values(functions: Sequence[Callable[..., Any]], names: Sequence[str]) -
     return extend
 
 
+def keeping(
+    function: Callable[..., Any], kept: Sequence[str], names: Sequence[str]
+) -> Callable[..., Any]:
+    """A function that yields records, each with some fields of the record it came from."""
+
+    def extend(row: Any) -> Any:
+        before = [row[n] if isinstance(row, RowMixin) else row for n in kept]
+        for item in function(row):
+            yield (*before, *record_values(item, list(names)))
+
+    extend.__name__ = getattr(function, "__name__", "function")
+    return extend
+
+
 def _guarded(function: Callable[..., Any], label: str) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         try:
@@ -153,7 +167,7 @@ def reduction(
 
     def finish(state: Any) -> Any:
         if pickled:
-            return pickle.dumps(state)
+            return cloudpickle.dumps(state)
         return state if names == (VALUE,) else state.asdict()
 
     returns = schema.field(0).type if names == (VALUE,) else pa.struct(list(schema))
@@ -189,7 +203,7 @@ def folding(
 
     def finish(state: Any) -> Any:
         result = run(state) if merge is None else state
-        return pickle.dumps(result) if pickled else result
+        return cloudpickle.dumps(result) if pickled else result
 
     if merge is None:
         user = UserAggregate("fold", lambda *c: list(rows(c)), lambda a, b: a + b, finish, kind)

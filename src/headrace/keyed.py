@@ -112,11 +112,9 @@ class KeyedStream:
         return stream._with(KeyBy(stream.schema, step, stream.node, names))
 
     def _with_key_columns(self) -> tuple[Stream, tuple[str, ...]]:
-        """The stream with every key as a column of its own."""
-        new = {
-            n: Expr(t)
-            for n, t in self.keys
-            if not (isinstance(t, exp.Column) and len(t.parts) == 1 and t.name == n)
-        }
-        stream = self.stream.with_columns(**new) if new else self.stream
-        return stream, tuple(n for n, _ in self.keys)
+        """The records and every key as a column of its own."""
+        names = tuple(n for n, _ in self.keys)
+        if all(isinstance(t, exp.Column) and t.name == n in self.fields for n, t in self.keys):
+            return self.stream, names
+        columns = {n: col(n) for n in self.fields} | {n: Expr(t) for n, t in self.keys}
+        return self.stream.select(**columns), names

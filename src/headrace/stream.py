@@ -26,6 +26,7 @@ from headrace.expressions import Expr, col, literal, to_expr
 from headrace.functions import (
     batch_schema,
     folding,
+    keeping,
     reduction,
     returned_schema,
     returned_type,
@@ -65,7 +66,7 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.prune import columns_of
-from headrace.types import type_name, unique_names
+from headrace.types import normal_batch, type_name, unique_names
 
 JOINS = {"inner": "inner", "left": "left", "right": "right", "outer": "outer", "full": "outer",
          "semi": "semi", "anti": "anti"}  # fmt: skip
@@ -165,11 +166,12 @@ class Stream:
             if callable(function) and not isinstance(function, Expr):
                 after = returned_schema(function, schema, self._sample, at.label, many=False)
                 return Stream(MapRows(after, at.step, self.node, function, "map"))
-            items = [] if function is None else [self._named(VALUE, to_expr(function).tree)]
-            items += [(n, to_expr(e).tree) for n, e in named.items()]
+            stream, items = self._columns((), named)
+            if function is not None:
+                items = [self._named(VALUE, to_expr(function).tree), *items]
             if not items:
                 raise PlanError("map needs a function or an expression")
-            return self._project(items, "map", at.step)
+            return stream._project(items, "map", at.step)
 
     def flat_map(
         self,
@@ -181,14 +183,11 @@ class Stream:
     ) -> Stream:
         """Any number of records made from each record.
 
-        An expression must be a list: each element becomes a record with the column ``name``, and
-        the columns of ``keep`` (``True`` for all) beside it. A function returns an iterable.
+        An expression must be a list and a function return an iterable: each element becomes a
+        record with the column ``name`` (or its own fields), and the columns of ``keep`` (``True``
+        for all) beside it.
         """
         with self._building("flat_map") as at:
-            if callable(function) and not isinstance(function, Expr):
-                after = returned_schema(function, schema, self._sample, at.label, many=True)
-                return Stream(MapRows(after, at.step, self.node, function, "flat_map"))
-            tree = to_expr(function).tree
             if isinstance(keep, builtins.bool):
                 kept = [n for n in self.columns if n != name] if keep else []
             else:
@@ -197,6 +196,16 @@ class Stream:
             unique_names(kept)
             if name in kept:
                 raise PlanError(f"'{name}' is both kept and new; pass name= another")
+            if callable(function) and not isinstance(function, Expr):
+                after = returned_schema(function, schema, self._sample, at.label, many=True)
+                if after.names == [VALUE]:
+                    after = pa.schema([after.field(0).with_name(name)])
+                if kept:
+                    function = keeping(function, kept, after.names)
+                    after = pa.schema([*(self.schema.field(n) for n in kept), *after])
+                unique_names(after.names)
+                return Stream(MapRows(after, at.step, self.node, function, "flat_map"))
+            tree = to_expr(function).tree
             step = Explode(self.schema, at.step, self.node, tree, name, tuple(kept))
             return self._narrow(step)
 
@@ -274,8 +283,9 @@ class Stream:
             )
             if len(down) != len(by):
                 raise PlanError(f"{len(by)} columns, but descending= has {len(down)}")
-            order = self._order(by, down, "sort")
-            return Stream(Sort(self.schema, at.step, self.node, order))
+            stream, order = self._order(by, down, "sort")
+            step = max(at.step, stream.node.step + 1)
+            return self._same_columns(Stream(Sort(stream.schema, step, stream.node, order)))
 
     def limit(self, count: int) -> Stream:
         """The first ``count`` records, in input order or in the order of a ``sort`` before it."""
@@ -543,7 +553,6 @@ class Stream:
                 if name in functions:
                     raise PlanError(f"two functions are called '{name}'; name them: {name}_2=…")
                 functions[name] = what
-                items.append((name, col(name).tree))
             elif isinstance(what, (str, Expr)):
                 tree = to_expr(what).tree
                 default = tree.name if isinstance(tree, exp.Column) else tree.sql(dialect="spark")
@@ -555,7 +564,6 @@ class Stream:
         for name, what in named.items():
             if callable(what) and not isinstance(what, Expr):
                 functions[name] = what
-                items.append((name, col(name).tree))
             elif isinstance(what, Expr):
                 items.append((name, what.tree))
             elif isinstance(what, str) and what in self.schema.names:
@@ -564,19 +572,24 @@ class Stream:
                 items.append((name, to_expr(what).tree))
             else:
                 items.append((name, literal(what)))
+        # A function's column goes by its own name, unless the stream has that one already.
+        computed = {n: f"_{n}" if n in self.schema.names else n for n in functions}
+        items += [(n, col(computed[n]).tree) for n in functions]
         names = [n for n, _ in items]
         twice = [n for n in names if names.count(n) > 1]
         if twice:
             raise PlanError(f"the column '{twice[0]}' is named twice")
-        return (self._computed(functions) if functions else self), items
+        stream = self._computed({computed[n]: f for n, f in functions.items()})
+        return stream, items
 
     def _computed(self, functions: dict[str, Callable[..., Any]]) -> Stream:
         """This stream with a column for each Python function of a row."""
+        if not functions:
+            return self
         step, after = self.node.step + 1, self.schema
         for name, function in functions.items():
             kind = returned_type(function, self._sample, f"step {step}, {name}=")
-            if name in self.schema.names:
-                raise PlanError(f"'{name}' is a column already; compute it under another name")
+            unique_names([*after.names, name])
             after = after.append(pa.field(name, kind))
         extend = with_values(list(functions.values()), self.schema.names)
         return Stream(MapRows(after, step, self.node, extend, "map"))
@@ -592,6 +605,10 @@ class Stream:
 
     def _group(self, keys: Named, aggregates: Any, method: str, step: int) -> Stream:
         unique_names([n for n, _ in (*keys, *aggregates)])
+        functions = {n: f for _, a in aggregates for n, f in a.functions}
+        if functions:
+            bare = tuple((n, replace(a, functions=())) for n, a in aggregates)
+            return self._computed(functions)._group(keys, bare, method, step)
         aggregates = tuple((n, a.bound(self.schema.names)) for n, a in aggregates)
         node = GroupBy(
             self.schema, max(step, self.node.step + 1), self.node, keys, tuple(aggregates), method
@@ -600,29 +617,36 @@ class Stream:
 
     def _order(
         self, by: Sequence[Any], down: Sequence[bool], where: str
-    ) -> tuple[tuple[exp.Expr, bool], ...]:
-        for what in by:
-            if not isinstance(what, (str, Expr)):
-                raise PlanError(f"{what!r} is not a column; add it with with_columns first")
-        _, items = self._columns(by, {})
+    ) -> tuple[Stream, tuple[tuple[exp.Expr, bool], ...]]:
+        stream, items = self._columns(by, {})
         for _, tree in items:
-            sortable(compile_expression(tree, self.schema).type, where)
-        return tuple((tree, flag) for (_, tree), flag in zip(items, down, strict=True))
+            sortable(compile_expression(tree, stream.schema).type, where)
+        return stream, tuple((tree, flag) for (_, tree), flag in zip(items, down, strict=True))
 
     def _top_k(self, k: int, by: Any, keys: tuple[str, ...]) -> Stream:
         with self._building("top_k") as at:
             if not isinstance(k, int) or isinstance(k, bool) or k < 1:
                 raise PlanError(f"top_k takes a positive number of records, not {k!r}")
             wanted = list(by) if isinstance(by, (list, tuple)) else [by]
-            order = self._order(wanted, [True] * len(wanted), "top_k")
+            stream, order = self._order(wanted, [True] * len(wanted), "top_k")
             used = columns_of(t for t, _ in order if isinstance(t, exp.Column)) | set(keys)
             ties = [
                 (col(f.name).tree, False)
                 for f in self.schema
                 if f.name not in used and not pa.types.is_nested(f.type)
             ]
-            step = max(at.step, self.node.step + 1)
-            return Stream(TopK(self.schema, step, self.node, k, (*order, *ties), keys))
+            step = max(at.step, stream.node.step + 1)
+            order = (*order, *ties)
+            return self._same_columns(
+                Stream(TopK(stream.schema, step, stream.node, k, order, keys))
+            )
+
+    def _same_columns(self, stream: Stream) -> Stream:
+        """A stream without columns that were only there to be ordered by."""
+        if stream.columns == self.columns:
+            return stream
+        kept = [(n, col(n).tree) for n in self.columns]
+        return stream._project(kept, "select", stream.node.step + 1)
 
     def _sample(self) -> pa.RecordBatch | None:
         """Some records as they leave this step, if they can be had by reading a little."""
@@ -637,7 +661,8 @@ class Stream:
         chain = compile_chain(steps[::-1], node.schema)
         for split in node.source.splits(1)[:4]:
             for tried, batch in enumerate(split.read(node.schema.names)):
-                batch = chain(batch.slice(0, 1000).select(list(chain.columns)))
+                batch = normal_batch(batch.slice(0, 1000), node.schema)
+                batch = chain(batch.select(list(chain.columns)))
                 if batch.num_rows:
                     return batch.slice(0, 20)
                 if tried >= 4:

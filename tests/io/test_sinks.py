@@ -147,3 +147,12 @@ def test_a_failed_first_write_leaves_no_folder(engine, tmp_path):
 def test_mistakes_are_refused_when_built(tmp_path, write, message):
     with pytest.raises(hr.PlanError, match=message):
         write(hr.from_items([{"a": 1, "xs": [1]}]), tmp_path / "out")
+
+
+def test_a_sink_may_be_used_again(engine, tmp_path):
+    from headrace.io.parquet import ParquetSink
+
+    sink = ParquetSink(tmp_path / "out", "append")
+    for n in (1, 2):
+        hr.from_items([n]).write_to(sink, on=engine)
+    assert sorted(hr.read_parquet(tmp_path / "out").to_list(on=engine)) == [1, 2]

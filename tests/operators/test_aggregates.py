@@ -110,3 +110,33 @@ def test_aggregates_name_themselves():
 def test_mistakes_are_refused_when_built(build, message):
     with pytest.raises(hr.PlanError, match=message):
         build()
+
+
+def test_functions_of_a_row_are_aggregated(rows):
+    stream = hr.from_items([{"a": 1, "b": 2}, {"a": 3, "b": 4}])
+    got = stream.agg(
+        s=hr.sum(lambda r: r.a * r.b), m=hr.max("a"), f=hr.last("a", by=lambda r: -r.a)
+    )
+    assert rows(got) == [(14, 3, 1)]
+
+
+def test_a_decimal_sum_does_not_wrap(engine):
+    values = pa.array(["9" * 38, "9" * 38]).cast(pa.decimal128(38, 0))
+    with pytest.raises(hr.StepError, match=r"step 2, agg: decimal\(38,0\) overflow in 'sum'"):
+        hr.from_arrow(pa.table({"x": values})).agg(s=hr.sum("x")).collect(on=engine)
+
+
+def test_a_failing_aggregate_is_told(engine):
+    def bad(values):
+        raise ValueError("no good")
+
+    broken = hr.aggregate(bad, lambda a, b: a, returns="bigint", name="broken")
+    with pytest.raises(hr.StepError, match=r"broken\(v\) failed on .*ValueError: no good"):
+        hr.from_arrow(TABLE).agg(x=broken("v")).collect(on=engine)
+    with pytest.raises(hr.StepError, match=r"step 2, agg failed on record .*division by zero"):
+        hr.from_arrow(TABLE).agg(x=hr.sum("1 / (v - 7919)")).collect(on=engine)
+
+
+def test_null_is_a_key(rows):
+    stream = hr.from_items([1, 2]).group_by(k=hr.lit(None)).agg(n=hr.count())
+    assert rows(stream) == [(None, 2)]

@@ -89,3 +89,11 @@ def test_any_name_goes_through_sort_join_and_aggregate(rows, name):
     assert rows(sorted_stream.join(stream, on="a").group_by("a").agg(s=hr.sum(name)).sort("a")) == [
         (1, 2), (3, 4),
     ]  # fmt: skip
+
+
+def test_functions_replace_order_and_map_columns(rows):
+    assert rows(STREAM.with_columns(a=lambda r: -r.a).select("a", "c")) == [(-1, "x"), (-2, "y")]
+    assert rows(STREAM.map(x=lambda r: r.a + 1, y="a")) == [(1, 2), (2, 3)]
+    assert rows(STREAM.sort(lambda r: -r.a).select("a")) == [(2,), (1,)]
+    assert rows(STREAM.top_k(1, by=lambda r: -r.a).select("a")) == [(1,)]
+    assert STREAM.sort(lambda r: -r.a).columns == STREAM.columns

@@ -71,3 +71,10 @@ def test_what_is_no_list_is_refused():
 def test_keeping_an_unknown_column_is_refused():
     with pytest.raises(hr.PlanError, match="there is no column 'idd'; did you mean 'id'"):
         hr.from_items([{"id": 1, "xs": [1]}]).flat_map("xs", keep="idd")
+
+
+def test_a_function_may_name_and_keep_columns(rows):
+    stream = hr.from_items([{"id": 1, "text": "a b"}, {"id": 2, "text": "c"}])
+    words = stream.flat_map(lambda r: r.text.split(), name="word", keep="id")
+    assert words.columns == ["id", "word"]
+    assert rows(words) == [(1, "a"), (1, "b"), (2, "c")]

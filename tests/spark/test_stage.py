@@ -108,3 +108,37 @@ def test_a_module_beside_the_script_is_found(spark_engine, tmp_path, monkeypatch
     from beside_the_script import triple
 
     assert hr.from_items([1, 2]).map(triple).to_list(on=spark_engine) == [3, 6]
+
+
+def test_another_thread_uses_the_session_as_it_is(session):
+    import threading
+
+    session.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    found = []
+    try:
+        thread = threading.Thread(target=lambda: found.append(hr.from_items([1]).to_list()))
+        thread.start()
+        thread.join()
+        assert found == [[1]]
+        assert session.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+    finally:
+        session.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_states_of_a_scripts_own_classes_travel(tmp_path):
+    import subprocess
+    import sys
+
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import headrace as hr\n"
+        "class State:\n"
+        "    def __init__(self, n): self.n = n\n"
+        "def add(s, x): return State(s.n + x)\n"
+        "if __name__ == '__main__':\n"
+        "    engine = hr.Spark(master='local[1]')\n"
+        "    merge = lambda a, b: State(a.n + b.n)\n"
+        "    print(hr.from_items(range(5000)).fold(State(0), add, merge, on=engine).n)\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == str(sum(range(5000))), done.stderr

@@ -16,7 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_target(parser)
     add_engine(parser)
     parser.add_argument("--rows", type=int, default=10, metavar="N", help="records to show (10)")
-    parser.add_argument("--top", metavar="COLUMN", help="show the records with the largest of it")
+    parser.add_argument(
+        "--top",
+        metavar="COLUMN,…",
+        help="show the records with the largest of the first that is there",
+    )
     parser.add_argument("--write", metavar="FOLDER", help="write Parquet there instead of showing")
 
 
@@ -40,8 +44,10 @@ def main(arguments: argparse.Namespace) -> int:
             table = stream.collect(on=engine)
         seconds = time.perf_counter() - start
         console.print(f"[bold]{name}[/bold]: {table.num_rows:,} records in {seconds:.2f} s")
-        if arguments.top in table.schema.names:
-            table = table.sort_by([(arguments.top, "descending")])
+        for name in (arguments.top or "").split(","):
+            if name in table.schema.names:
+                table = table.sort_by([(name, "descending")])
+                break
         print_table(table.slice(0, arguments.rows), table.num_rows > arguments.rows, console)
         console.print()
     return 0

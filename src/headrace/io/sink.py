@@ -107,7 +107,7 @@ class FileSink:
 
     def begin(self, schema: pa.Schema) -> None:
         """Make the folder the tasks write to; without it none can write, not even a late one."""
-        self.columns = schema
+        self.columns, self.run = schema, uuid.uuid4().hex[:12]
         system, _ = filesystem(self.path)
         system.create_dir(self._staging, recursive=True)
 

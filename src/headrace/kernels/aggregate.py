@@ -14,15 +14,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.errors import ExpressionError, StepError
 from headrace.kernels.accumulators import Accumulator, accumulator
 from headrace.kernels.chain import (
     Chain,
     Split,
     as_split,
+    blame,
     compile_chain,
     is_not_empty,
+    storable,
 )
 from headrace.kernels.expressions import Kernel, compile_expression, evaluate
+from headrace.kernels.expressions.casts import cast
 from headrace.kernels.expressions.hashing import hash_columns, hashable
 from headrace.kernels.group import Grouper, TextTable
 from headrace.kernels.native import strings, tokens
@@ -41,6 +45,11 @@ class Aggregation:
     partial_schema: pa.Schema
     result_schema: pa.Schema
 
+    def evaluate(self, batch: pa.RecordBatch) -> tuple[list[pa.Array], list[list[pa.Array]]]:
+        """The keys and the aggregates' inputs for a bundle."""
+        keys = [evaluate(k, batch) for k in self.keys]
+        return keys, [[evaluate(k, batch) for k in kernels] for kernels in self.inputs]
+
     def accumulators(self) -> list[Accumulator]:
         """Fresh states, one accumulator for each aggregate."""
         return [
@@ -51,7 +60,10 @@ class Aggregation:
 
 def compile_aggregation(node: GroupBy, schema: pa.Schema, zone: str = "UTC") -> Aggregation:
     """Compile keys and aggregates over bundles of ``schema``."""
-    keys = tuple(compile_expression(tree, schema, zone) for _, tree in node.keys)
+    keys = tuple(
+        cast(k, storable(k.type))
+        for k in (compile_expression(tree, schema, zone) for _, tree in node.keys)
+    )
     Grouper([k.type for k in keys])  # refuses types that cannot be keys
     inputs = tuple(
         tuple(compile_expression(tree, schema, zone) for tree in aggregate_trees(aggregate))
@@ -104,14 +116,20 @@ class Partial:
         """Take in a bundle of records."""
         if batch.num_rows == 0:
             return
-        keys = [evaluate(k, batch) for k in self.aggregation.keys]
+        label = self.aggregation.node.label
+        try:
+            keys, inputs = self.aggregation.evaluate(batch)
+        except (ExpressionError, pa.ArrowException) as error:
+            raise blame(label, self.aggregation.evaluate, batch, error) from error
         if keys:
             groups, _ = self.grouper.groups(keys)
         else:
             groups = self.grouper.all_rows(batch.num_rows)
-        size = self.grouper.size
-        for states, kernels in zip(self.states, self.aggregation.inputs, strict=True):
-            states.update(groups, size, [evaluate(k, batch) for k in kernels])
+        for states, columns in zip(self.states, inputs, strict=True):
+            try:
+                states.update(groups, self.grouper.size, columns)
+            except ExpressionError as error:
+                raise StepError(f"{label}: {error}") from error
 
     def bundle(self) -> pa.RecordBatch:
         """Every group's partial state."""
@@ -143,7 +161,10 @@ class Merge:
         for states, column in zip(
             self.states, batch.columns[len(self.aggregation.keys) :], strict=True
         ):
-            states.merge(groups, self.grouper.size, column)
+            try:
+                states.merge(groups, self.grouper.size, column)
+            except ExpressionError as error:
+                raise StepError(f"{self.aggregation.node.label}: {error}") from error
 
     def finish(self) -> pa.RecordBatch:
         """The results, a row a key."""
@@ -197,7 +218,8 @@ class TokenCounts:
         while True:
             table = self.table
             at = tokens.count_tokens(
-                text.data, text.offsets, text.valid, at, tokeniser.table, tokeniser.runs,
+                text.data, text.offsets, text.valid, at, tokeniser.table, tokeniser.ranges,
+                tokeniser.foreign, tokeniser.fold, tokeniser.runs,
                 table.slots, table.meta, table.arena, self.scratch, self.empties,
             )  # fmt: skip
             if at == rows:

@@ -249,7 +249,9 @@ def as_bundle(result: Any, schema: pa.Schema) -> pa.RecordBatch:
     return normal_batch(result, schema)
 
 
-def blame(label: str, run: Run, batch: pa.RecordBatch, error: Exception) -> HeadraceError:
+def blame(
+    label: str, run: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, error: Exception
+) -> HeadraceError:
     """The error of a step on a bundle, narrowed to the first record that causes it."""
     low, high = 0, batch.num_rows
     while high - low > 1:

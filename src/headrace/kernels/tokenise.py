@@ -42,9 +42,12 @@ _NO_BYTES = np.zeros(0, np.uint8)
 
 @dataclass(frozen=True, slots=True)
 class Tokeniser:
-    """Cuts at bytes of a class; ``table`` and ``runs`` are as native/tokens.py has them."""
+    """Cuts at bytes of a class; its parts are what native/tokens.py takes."""
 
     table: np.ndarray[Any, Any]
+    ranges: np.ndarray[Any, Any]
+    foreign: np.uint64
+    fold: np.uint64
     runs: bool
 
     @staticmethod
@@ -108,4 +111,10 @@ def _tokeniser(pattern: str, lower: bool) -> Tokeniser | None:
         # A letter is lower-cased before it is asked whether it separates.
         if int(table[byte]) in cut:
             table[byte] = tokens.CUT
-    return Tokeniser(table, runs)
+    inside = [b < 128 and b not in cut for b in range(129)]
+    starts = [b for b in range(128) if inside[b] and not (b and inside[b - 1])]
+    ends = [b for b in range(128) if inside[b] and not inside[b + 1]]
+    ranges = np.array(list(zip(starts, ends, strict=True)), np.uint64).reshape(-1, 2)
+    none, all_bytes = np.uint64(0), np.uint64(0x8080808080808080)
+    foreign = none if 128 in cut else all_bytes
+    return Tokeniser(table, ranges, foreign, all_bytes if lower else none, runs)

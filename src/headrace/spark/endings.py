@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import cloudpickle
 import pyarrow as pa
 
 from headrace.io.sink import Sink
@@ -142,7 +142,7 @@ class WriteEnding:
         writer = self.sink.open(self.schema, str(place))
         for batch in batches:
             writer.write(batch)
-        yield _message(pickle.dumps(writer.close()))
+        yield _message(cloudpickle.dumps(writer.close()))
 
 
 @dataclass(frozen=True)

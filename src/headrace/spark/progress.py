@@ -6,10 +6,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from headrace.spark.session import running
 
 _QUIET_SECONDS = 10.0
 
@@ -31,7 +32,7 @@ def progress(what: str, console: Console | None = None) -> Iterator[None]:
 
 def _tasks() -> tuple[int, int]:
     """Tasks done and known of the jobs that run now."""
-    session = _session()
+    session = running()
     if session is None:
         return 0, 0
     tracker = session.sparkContext.statusTracker()
@@ -44,15 +45,6 @@ def _tasks() -> tuple[int, int]:
                 finished += stage.numCompletedTasks
                 known += stage.numTasks
     return finished, known
-
-
-def _session() -> Any:
-    # Sessions are known per thread in PySpark; the instance is the same in all.
-    from pyspark.sql import SparkSession
-
-    from headrace.spark.session import running
-
-    return running() or SparkSession._instantiatedSession
 
 
 def _bars(what: str, console: Console, done: threading.Event) -> None:

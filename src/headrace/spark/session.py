@@ -39,9 +39,13 @@ _CONFIG = {
 
 def running() -> Any:
     """The session this process has, or None."""
+    from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    return SparkSession.getActiveSession()
+    try:
+        return SparkSession.active()  # of this thread, or else the process's
+    except PySparkException:
+        return None
 
 
 def start(master: str | None = None, config: Mapping[str, Any] | None = None) -> Any:

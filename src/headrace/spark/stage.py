@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import cloudpickle
 import pyarrow as pa
-from pyspark import cloudpickle
 
 from headrace.errors import EngineError
 from headrace.kernels.aggregate import compile_partial
@@ -28,7 +28,7 @@ from headrace.spark.heads import Head
 
 def by_value(thing: Any) -> bytes:
     """Anything as bytes, lambdas and functions of a script included."""
-    data: bytes = cloudpickle.dumps(thing)  # type: ignore[no-untyped-call]
+    data: bytes = cloudpickle.dumps(thing)
     return data
 
 

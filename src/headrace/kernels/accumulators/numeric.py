@@ -90,9 +90,9 @@ class DecimalSum:
         self.rows: list[pa.Table] = []
 
     def update(self, groups: Numbers, size: int, columns: Sequence[pa.Array]) -> None:
-        self.rows.append(
-            pa.table({"g": groups, "v": columns[0].cast(pa.decimal128(38, self.result.scale))})
-        )
+        # 76 digits hold any sum that a job could ever add up, so that none wraps around.
+        wide = columns[0].cast(pa.decimal256(76, self.result.scale))
+        self.rows.append(pa.table({"g": groups, "v": wide}))
         if len(self.rows) > 16:
             self.rows = [self._summed()]
 
@@ -101,9 +101,7 @@ class DecimalSum:
 
     def _summed(self) -> pa.Table:
         table = pa.concat_tables(self.rows).group_by("g").aggregate([("v", "sum")])
-        return pa.table(
-            {"g": table["g"], "v": table["v_sum"].cast(pa.decimal128(38, self.result.scale))}
-        )
+        return pa.table({"g": table["g"], "v": table["v_sum"]})
 
     def partials(self, size: int) -> pa.Array:
         if not self.rows:

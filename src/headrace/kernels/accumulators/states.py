@@ -6,12 +6,13 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import cloudpickle
 import pyarrow as pa
 
 from headrace.errors import StepError
 from headrace.kernels.accumulators.kept import by_group, runs_of
 from headrace.kernels.accumulators.protocol import Numbers
-from headrace.kernels.rows import typed_array
+from headrace.kernels.rows import failure, typed_array
 from headrace.types import type_name
 
 
@@ -40,7 +41,15 @@ class States:
     def _add(self, group: int, state: Any) -> None:
         self.nbytes += len(state) if isinstance(state, (bytes, str)) else 64 * _length(state)
         known = self.states
-        known[group] = self._merge(known[group], state) if group in known else state
+        if group in known:
+            state = self._called(self._merge, "two states", known[group], state)
+        known[group] = state
+
+    def _called(self, function: Callable[..., Any], what: str, *args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception as error:
+            raise failure(self.label, error, args[-1], what) from error
 
     def update(self, groups: Numbers, size: int, columns: Sequence[pa.Array]) -> None:
         order = by_group(groups)
@@ -48,7 +57,8 @@ class States:
         columns = [c.take(pa.array(order)) for c in columns]
         for start, end in zip(*runs_of(ordered), strict=True):
             parts = [c.slice(start, end - start) for c in columns]
-            self._add(int(ordered[start]), self._partial(*parts))
+            what = f"{end - start} records of a group,"
+            self._add(int(ordered[start]), self._called(self._partial, what, *parts))
 
     def merge(self, groups: Numbers, size: int, column: pa.Array) -> None:
         for group, state in zip(groups.tolist(), column.to_pylist(), strict=True):
@@ -58,12 +68,16 @@ class States:
     def partials(self, size: int) -> pa.Array:
         states = self.states
         return pa.array(
-            [pickle.dumps(states[g]) if g in states else None for g in range(size)], self.partial
+            [cloudpickle.dumps(states[g]) if g in states else None for g in range(size)],
+            self.partial,
         )
 
     def finish(self, size: int) -> pa.Array:
         states = self.states
-        results = [self._finish(states[g]) if g in states else None for g in range(size)]
+        results = [
+            self._called(self._finish, "the state", states[g]) if g in states else None
+            for g in range(size)
+        ]
         try:
             return typed_array(results, self.result)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

@@ -26,6 +26,35 @@ def _load64(typingctx: Any, data: Any, at: Any) -> Any:
     return signature, codegen
 
 
+@intrinsic
+def _trailing_zeros(typingctx: Any, word: Any) -> Any:
+    signature = types.uint64(types.uint64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return signature, codegen
+
+
+@njit(nogil=True, cache=True, inline="always")
+def first_byte(mask: Any) -> Any:
+    """Which byte of a word is the first whose high bit is set; the mask must not be zero."""
+    return np.int64(_trailing_zeros(mask) >> U64(3))
+
+
+ONES = U64(0x0101010101010101)
+HIGHS = U64(0x8080808080808080)
+
+
+@njit(nogil=True, cache=True, inline="always")
+def bytes_between(word: Any, low: Any, high: Any) -> Any:
+    """High bits of the bytes of a word that are ASCII and in ``[low, high]``; all 8 at once."""
+    plain = word & ~HIGHS
+    above = plain + (U64(128) - low) * ONES
+    beyond = plain + (U64(127) - high) * ONES
+    return above & ~beyond & ~word & HIGHS
+
+
 @njit(nogil=True, cache=True, inline="always")
 def word_at(data: Any, at: int, length: int) -> Any:
     """The first ``min(length, 8)`` bytes at ``at`` as one integer, the rest zero."""

@@ -24,12 +24,10 @@ LENGTH_SHIFT = U64(40)
 GROUP_MASK = (U64(1) << U64(40)) - U64(1)
 
 
-@njit(nogil=True, cache=True, inline="always")
-def find_short(slots: Any, meta: Any, w0: Any, w1: Any, length: int) -> int:
-    """The slot of a key of at most 16 bytes; a new one if it was not there."""
-    mask = slots.shape[0] - 1
-    at = np.int64(mix(w0, w1 ^ U64(length)) & U64(mask))
-    tag = U64(length) << LENGTH_SHIFT
+@njit(nogil=True, cache=True)
+def _probe_short(slots: Any, meta: Any, w0: Any, w1: Any, tag: Any, at: Any) -> Any:
+    """The slot of a short key that is not in its first place; a new one if it is not there."""
+    mask = U64(slots.shape[0] - 1)
     while True:
         info = slots[at, 2]
         if info == U64(0):
@@ -40,15 +38,29 @@ def find_short(slots: Any, meta: Any, w0: Any, w1: Any, length: int) -> int:
             return at
         if slots[at, 0] == w0 and slots[at, 1] == w1 and (info & ~GROUP_MASK) == tag:
             return at
-        at = (at + 1) & mask
+        at = (at + U64(1)) & mask
+
+
+@njit(nogil=True, cache=True, inline="always")
+def find_short(slots: Any, meta: Any, w0: Any, w1: Any, length: int) -> Any:
+    """The slot of a key of at most 16 bytes; a new one if it was not there.
+
+    Most keys are found in their first place, so that is all that stands in the callers' loops.
+    """
+    tag = U64(length) << LENGTH_SHIFT
+    at = mix(w0, w1 ^ U64(length)) & U64(slots.shape[0] - 1)
+    # A slot in use has a group number of 1 or more behind the tag; an empty one is all zero.
+    if slots[at, 0] == w0 and slots[at, 1] == w1 and slots[at, 2] - tag - U64(1) < GROUP_MASK:
+        return at
+    return _probe_short(slots, meta, w0, w1, tag, at)
 
 
 @njit(nogil=True, cache=True)
-def find_long(slots: Any, meta: Any, arena: Any, data: Any, start: int, length: int) -> int:
+def find_long(slots: Any, meta: Any, arena: Any, data: Any, start: int, length: int) -> Any:
     """The slot of a key longer than 16 bytes; the arena must have room for it."""
-    mask = slots.shape[0] - 1
+    mask = U64(slots.shape[0] - 1)
     h = hash_bytes(data, start, length)
-    at = np.int64(h & U64(mask))
+    at = h & mask
     tag = U64(length) << LENGTH_SHIFT
     while True:
         info = slots[at, 2]
@@ -68,7 +80,7 @@ def find_long(slots: Any, meta: Any, arena: Any, data: Any, start: int, length: 
             and same_bytes(arena, np.int64(slots[at, 1]), data, start, length)
         ):
             return at
-        at = (at + 1) & mask
+        at = (at + U64(1)) & mask
 
 
 @njit(nogil=True, cache=True)

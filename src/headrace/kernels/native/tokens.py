@@ -12,10 +12,19 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from headrace.kernels.native.memory import U64
+from headrace.kernels.native.memory import HIGHS, U64, bytes_between, first_byte, word_at
 from headrace.kernels.native.strings import ARENA, GROUPS, find_long, find_short
 
 CUT = 0xFFFF
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _cuts(word: Any, ranges: Any, foreign: Any) -> Any:
+    """High bits of the bytes of a word that separate; ``foreign`` marks bytes beyond ASCII."""
+    inside = U64(0)
+    for i in range(ranges.shape[0]):
+        inside |= bytes_between(word, ranges[i, 0], ranges[i, 1])
+    return ~(inside | (word & foreign)) & HIGHS
 
 
 @njit(nogil=True, cache=True)
@@ -25,6 +34,9 @@ def count_tokens(
     valid: Any,
     first: int,
     table: Any,
+    ranges: Any,
+    foreign: Any,
+    fold: Any,
     runs: bool,
     slots: Any,
     meta: Any,
@@ -34,12 +46,17 @@ def count_tokens(
 ) -> int:
     """Add one to the counter of every non-empty token from row ``first``; where it stopped.
 
-    ``empties[0]`` counts the empty pieces. ``scratch`` holds a token too long for a slot while it
-    is looked up, so it is as long as the longest row.
+    A token's end is found eight bytes at a time: ``fold`` is all high bits if capitals become small
+    first, ``ranges`` are the ASCII bytes that tokens are made of then, and ``foreign`` is all high
+    bits if they take bytes beyond ASCII and zero if those cut. ``table`` says the same byte by
+    byte, for the end of the buffer and for tokens too long for a slot; ``scratch`` holds one of
+    those while it is looked up, so it is as long as the longest row. ``empties[0]`` counts the
+    empty pieces.
     """
     n = offsets.size - 1
     nulls = valid.size > 0
     half = slots.shape[0] // 2
+    safe = data.size - 16
     for row in range(first, n):
         if nulls and not valid[row]:
             continue
@@ -58,26 +75,41 @@ def count_tokens(
             token = at
             w0 = U64(0)
             w1 = U64(0)
-            stop = min(end, at + 8)
-            shift = U64(0)
-            while at < stop:
-                c = table[data[at]]
-                if c == CUT:
-                    break
-                w0 |= U64(c) << shift
-                shift += U64(8)
-                at += 1
-            if at == token + 8 and at < end:
-                stop = min(end, at + 8)
-                shift = U64(0)
-                while at < stop:
+            if at <= safe:
+                w0 = word_at(data, at, 8)
+                w0 |= (bytes_between(w0, U64(65), U64(90)) & fold) >> U64(2)
+                cuts = _cuts(w0, ranges, foreign)
+                left = end - at
+                if left < 8:
+                    cuts |= U64(128) << U64(8 * left)
+                if cuts != U64(0):
+                    length = first_byte(cuts)
+                    w0 &= (U64(1) << U64(8 * length)) - U64(1)
+                    at += length
+                else:
+                    w1 = word_at(data, at + 8, 8)
+                    w1 |= (bytes_between(w1, U64(65), U64(90)) & fold) >> U64(2)
+                    cuts = _cuts(w1, ranges, foreign)
+                    left -= 8
+                    if left < 8:
+                        cuts |= U64(128) << U64(8 * left)
+                    if cuts != U64(0):
+                        length = first_byte(cuts)
+                        w1 &= (U64(1) << U64(8 * length)) - U64(1)
+                        at += 8 + length
+                    else:
+                        at += 16
+                        while at < end and table[data[at]] != CUT:
+                            at += 1
+            else:
+                while at < end:
                     c = table[data[at]]
                     if c == CUT:
                         break
-                    w1 |= U64(c) << shift
-                    shift += U64(8)
-                    at += 1
-                while at < end and table[data[at]] != CUT:
+                    if at < token + 8:
+                        w0 |= U64(c) << U64(8 * (at - token))
+                    elif at < token + 16:
+                        w1 |= U64(c) << U64(8 * (at - token - 8))
                     at += 1
             length = at - token
             pieces += 1
