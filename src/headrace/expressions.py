@@ -115,6 +115,8 @@ def call(name: str, *args: Any) -> Expr:
 
 
 def _tree(value: Any) -> exp.Expr:
+    if isinstance(value, Then):
+        value = value.otherwise(None)
     return value.tree.copy() if isinstance(value, Expr) else literal(value)
 
 
@@ -131,6 +133,8 @@ def to_expr(what: Any) -> Expr:
     """An expression from an ``Expr``, or from text in SQL."""
     if isinstance(what, Expr):
         return what
+    if isinstance(what, Then):
+        return what.otherwise(None)
     if isinstance(what, str):
         return Expr(parse(what))
     raise PlanError(f"an expression was expected, not {what!r}; use col('x') or SQL text")
@@ -162,7 +166,7 @@ class Expr:
         raise PlanError("an expression has no truth value here; use & | ~ instead of and, or, not")
 
     def __iter__(self) -> Any:
-        raise PlanError("an expression cannot be iterated; did you mean .explode in flat_map?")
+        raise PlanError("an expression cannot be iterated; flat_map makes a record of each element")
 
     def _binary(self, kind: type[exp.Binary], other: Any, swap: bool = False) -> Expr:
         left, right = _wrap(self.tree.copy()), _wrap(_tree(other))
@@ -499,7 +503,7 @@ class Condition:
 
 
 class Then:
-    """After ``.then``: another ``.when``, or the end of the choice."""
+    """After ``.then``: another ``.when``, or the end of the choice, which is null without one."""
 
     __slots__ = ("_ifs",)
 

@@ -33,6 +33,9 @@ class KeyedStream:
     def __repr__(self) -> str:
         return f"KeyedStream(by {', '.join(n for n, _ in self.keys)}; {self.stream!r})"
 
+    def _repr_html_(self) -> str:
+        return f"<b>by {', '.join(n for n, _ in self.keys)}</b>{self.stream._repr_html_()}"
+
     def agg(self, *aggregates: Aggregate, **named: Aggregate) -> Stream:
         """Aggregates of each key: ``agg(n=hr.count(), mean=hr.mean("fare"))``."""
         with self.stream._building("agg") as at:

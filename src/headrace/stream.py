@@ -501,7 +501,7 @@ class Stream:
         self._write_files("write_csv", CsvSink, path, mode, on, options)
 
     def write_json(self, path: Any, mode: str = "error", on: Any = None) -> None:
-        """Write a folder of JSON-lines files."""
+        """Write a folder of JSON-lines files; NaN and infinity, which JSON lacks, become null."""
         self._write_files("write_json", JsonSink, path, mode, on, {})
 
     def write_text(self, path: Any, mode: str = "error", on: Any = None) -> None:

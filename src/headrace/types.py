@@ -174,7 +174,11 @@ def record_fields(what: Any) -> list[pa.Field] | None:
     is_dict = issubclass(what, dict) and hasattr(what, "__required_keys__")
     if not (dataclasses.is_dataclass(what) or is_tuple or is_dict):
         return None
-    return [pa.field(name, to_type(kind)) for name, kind in get_type_hints(what).items()]
+    try:
+        hints = get_type_hints(what)
+    except NameError as error:
+        raise PlanError(f"the fields of {what.__name__} cannot be read: {error}") from None
+    return [pa.field(name, to_type(kind)) for name, kind in hints.items()]
 
 
 def to_schema(what: Any) -> pa.Schema:

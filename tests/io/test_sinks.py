@@ -63,7 +63,7 @@ def test_parquet_is_split_by_row_groups(engine, tmp_path, monkeypatch):
     table = pa.table({"n": range(200_000), "s": [f"text {n}" for n in range(200_000)]})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=10_000)
     source = hr.read_parquet(tmp_path / "a.parquet").node.source
-    object.__setattr__(source, "groups", tuple((f, g, 4 << 20) for f, g, _ in source.groups))
+    object.__setattr__(source, "groups", tuple((f, g, 20 << 20) for f, g, _ in source.groups))
     assert len(source.splits(2)) > 2
     total = hr.from_source(source).agg(s=hr.sum("n"), n=hr.count_distinct("s")).collect(on=engine)
     assert total.to_pylist() == [{"s": sum(range(200_000)), "n": 200_000}]

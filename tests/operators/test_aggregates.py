@@ -131,7 +131,10 @@ def test_a_failing_aggregate_is_told(engine):
         raise ValueError("no good")
 
     broken = hr.aggregate(bad, lambda a, b: a, returns="bigint", name="broken")
-    with pytest.raises(hr.StepError, match=r"broken\(v\) failed on .*ValueError: no good"):
+    with pytest.raises(
+        hr.StepError,
+        match=r"(?s)broken\(v\) failed on 5000 records of a group.*ValueError: no good",
+    ):
         hr.from_arrow(TABLE).agg(x=broken("v")).collect(on=engine)
     with pytest.raises(hr.StepError, match=r"step 2, agg failed on record .*division by zero"):
         hr.from_arrow(TABLE).agg(x=hr.sum("1 / (v - 7919)")).collect(on=engine)

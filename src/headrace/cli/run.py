@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import time
 
+import pyarrow as pa
 from rich.console import Console
 
 from headrace.cli.targets import add_engine, add_target, engine_of, pipelines_of
 from headrace.display import print_table
+from headrace.errors import PlanError, nearest
 from headrace.spark.progress import progress
 
 
@@ -44,10 +46,18 @@ def main(arguments: argparse.Namespace) -> int:
             table = stream.collect(on=engine)
         seconds = time.perf_counter() - start
         console.print(f"[bold]{name}[/bold]: {table.num_rows:,} records in {seconds:.2f} s")
-        for name in (arguments.top or "").split(","):
-            if name in table.schema.names:
-                table = table.sort_by([(name, "descending")])
-                break
+        table = _largest_first(table, arguments.top)
         print_table(table.slice(0, arguments.rows), table.num_rows > arguments.rows, console)
         console.print()
     return 0
+
+
+def _largest_first(table: pa.Table, columns: str | None) -> pa.Table:
+    names = [] if columns is None else columns.split(",")
+    for name in names:
+        if name in table.schema.names:
+            return table.sort_by([(name, "descending")])
+    if names:
+        hint = nearest(names[0], table.schema.names)
+        raise PlanError(f"--top: there is no column '{names[0]}'{hint}")
+    return table

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import runpy
+import importlib.util
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 from rich.console import Console
 
 from headrace import apps
@@ -97,10 +99,23 @@ def generated(app: apps.App, arguments: argparse.Namespace, form: str, console: 
         return app.generate(folder, records, arguments.seed, form)
 
 
+def _module(path: Path) -> Any:
+    """The file as a module, whose functions travel to workers by value."""
+    spec = importlib.util.spec_from_file_location("headrace_pipeline", path)
+    if spec is None or spec.loader is None:
+        raise PlanError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    cloudpickle.register_pickle_by_value(module)
+    spec.loader.exec_module(module)
+    return module
+
+
 def _from_file(path: Path) -> dict[str, Stream]:
     if not path.is_file():
         raise PlanError(f"there is no file {str(path)!r}")
-    found = runpy.run_path(str(path), run_name="headrace_pipeline")
+    found = vars(_module(path))
     for name in _NAMES:
         if name in found:
             value = found[name]

@@ -6,6 +6,7 @@ import base64
 import datetime
 import decimal
 import json as plain_json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -147,13 +148,22 @@ class _JsonEncoder:
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
         lines = [
-            plain_json.dumps(row, default=_plain, ensure_ascii=False) + "\n"
+            plain_json.dumps(_finite(row), default=_plain, ensure_ascii=False) + "\n"
             for row in batch.to_pylist()
         ]
         self.file.write("".join(lines).encode())
 
     def close(self) -> None:
         pass
+
+
+def _finite(value: Any) -> Any:
+    """A value without NaN and infinity, which JSON does not have; they are written as null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    return [_finite(v) for v in value] if isinstance(value, list) else value
 
 
 def _plain(value: Any) -> Any:

@@ -15,6 +15,8 @@ from headrace.io.source import BUNDLE_ROWS, Split
 from headrace.kernels.rows import VALUE, failure, pack_rows
 from headrace.types import arrow_table, normal_batch, normal_schema, unique_names
 
+_SPLIT_BYTES = 16 << 20
+
 
 @dataclass(frozen=True, eq=False)
 class TableSource:
@@ -44,7 +46,7 @@ class TableSource:
 
     def splits(self, parallelism: int) -> list[Split]:
         rows = self.table.num_rows
-        count = max(1, min(2 * parallelism, rows // 1024 + 1))
+        count = max(-(-self.nbytes // _SPLIT_BYTES), min(2 * parallelism, rows // 1024 + 1))
         edges = [rows * i // count for i in range(count + 1)]
         return [TableSplit(self.table.slice(a, b - a)) for a, b in itertools.pairwise(edges)]
 
@@ -61,6 +63,10 @@ class TableSplit:
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         names = [n for n in self.table.schema.names if n in columns]
         yield from self.table.select(names).to_batches(max_chunksize=BUNDLE_ROWS)
+
+    def only(self, columns: Sequence[str]) -> TableSplit:
+        """The same rows with fewer columns, so that less is sent."""
+        return TableSplit(self.table.select([n for n in self.table.schema.names if n in columns]))
 
     def __reduce__(self) -> Any:
         # A slice pickles as the whole table; Arrow's stream format writes just the slice.

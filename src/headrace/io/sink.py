@@ -131,9 +131,16 @@ class FileSink:
             empty = _FileWriter(self, self.columns, f"part-empty{self.suffix}")
             empty.start()
             names = [empty.close()]
-        for number, name in enumerate(names):
-            final = f"part-{number:05d}-{self.run}{self.suffix}"
-            system.move(f"{self._staging}/{name}", f"{root}/{final}")
+        moved: list[str] = []
+        try:
+            for number, name in enumerate(names):
+                final = f"{root}/part-{number:05d}-{self.run}{self.suffix}"
+                system.move(f"{self._staging}/{name}", final)
+                moved.append(final)
+        except BaseException:
+            for path in moved:
+                system.delete_file(path)
+            raise
         for path in old:
             system.delete_file(path)
         self.abort()

@@ -134,7 +134,10 @@ class Partial:
     def bundle(self) -> pa.RecordBatch:
         """Every group's partial state."""
         size = self.grouper.size if self.aggregation.keys else 1
-        columns = [*self.grouper.keys(), *(s.partials(size) for s in self.states)]
+        try:
+            columns = [*self.grouper.keys(), *(s.partials(size) for s in self.states)]
+        except ExpressionError as error:
+            raise StepError(f"{self.aggregation.node.label}: {error}") from error
         schema = self.aggregation.partial_schema
         return pa.RecordBatch.from_arrays(columns, schema=schema) if columns else _rows(size)
 
@@ -169,7 +172,10 @@ class Merge:
     def finish(self) -> pa.RecordBatch:
         """The results, a row a key."""
         size = self.grouper.size if self.aggregation.keys else 1
-        columns = [*self.grouper.keys(), *(s.finish(size) for s in self.states)]
+        try:
+            columns = [*self.grouper.keys(), *(s.finish(size) for s in self.states)]
+        except ExpressionError as error:
+            raise StepError(f"{self.aggregation.node.label}: {error}") from error
         fields = self.aggregation.result_schema
         columns = [
             c if c.type.equals(f.type) else c.cast(f.type)

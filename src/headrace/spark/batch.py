@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -15,6 +18,7 @@ from pyspark.sql import functions as F
 from headrace.errors import PlanError
 from headrace.io.memory import TableSplit
 from headrace.io.source import Split, at_most, size_of
+from headrace.kernels.aggregate import columns_needed
 from headrace.plan.nodes import (
     External,
     GroupBy,
@@ -29,6 +33,7 @@ from headrace.plan.nodes import (
     TopK,
     Union,
 )
+from headrace.plan.prune import prune
 from headrace.plan.stages import Stage, in_order
 from headrace.spark.bundles import BUNDLES_SQL, MESSAGES_SQL
 from headrace.spark.columns import (
@@ -63,6 +68,7 @@ from headrace.spark.heads import (
     SplitsHead,
     TopHead,
 )
+from headrace.spark.session import our_meaning
 from headrace.spark.stage import Program, Task, by_value
 
 _SHARD_BYTES = 32 << 20
@@ -90,10 +96,17 @@ class Lowering:
     """Turns stages into DataFrames of one session."""
 
     session: Any
+    spooled: list[str] = field(default_factory=list)
+    """Files that hold splits with data in them, for workers on this machine."""
 
     @property
     def zone(self) -> str:
         return str(self.session.conf.get("spark.sql.session.timeZone"))
+
+    @property
+    def on_this_machine(self) -> bool:
+        """Whether the workers see this machine's files."""
+        return str(self.session.sparkContext.master).startswith("local")
 
     @property
     def parallelism(self) -> int:
@@ -101,18 +114,32 @@ class Lowering:
 
     def collected(self, stage: Stage) -> Any:
         """The records as bundles in order."""
-        return self._finished(stage, (), CollectEnding(), BUNDLES_SQL)
+        with our_meaning(self.session):
+            return self._finished(stage, (), CollectEnding(), BUNDLES_SQL)
 
     def written(self, stage: Stage, sink: Any) -> Any:
         """The messages of a sink's writers."""
-        return self._finished(stage, (), WriteEnding(sink, stage.schema), MESSAGES_SQL)
+        with our_meaning(self.session):
+            return self._finished(stage, (), WriteEnding(sink, stage.schema), MESSAGES_SQL)
 
     def ran(self, stage: Stage) -> Any:
         """A message for each task that ran."""
-        return self._finished(stage, (), RunEnding(), MESSAGES_SQL)
+        with our_meaning(self.session):
+            return self._finished(stage, (), RunEnding(), MESSAGES_SQL)
 
     def rows(self, stage: Stage) -> Any:
         """The records as Spark rows."""
+        with our_meaning(self.session):
+            return self._rows(stage)
+
+    def clean(self) -> None:
+        """Remove what was spooled for the workers."""
+        for path in self.spooled:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+        self.spooled.clear()
+
+    def _rows(self, stage: Stage) -> Any:
         if keeps_rows(stage) and is_plain(stage.steps):
             return apply_steps(self._frame(stage), stage.steps)
         schema = spark_schema(stage.schema)
@@ -139,10 +166,16 @@ class Lowering:
             plain = plain_prefix(steps)
             frame = apply_steps(self._frame(stage), steps[:plain])
             before = steps[plain - 1].schema if plain else stage.head.schema
+            columns = columns_read(steps[plain:], before.names, ending)
+            kept = pa.schema([before.field(n) for n in columns])
             # By place: PySpark takes a column's name for an expression when it calls a function.
-            frame = frame.toDF(*(f"_{i}" for i in range(len(before))))
-            return self._mapped(frame, RowsHead(before), steps[plain:], ending, schema, branch)
-        frame, head = self._bundles(stage)
+            frame = frame.select([quoted(n).alias(f"_{i}") for i, n in enumerate(columns)])
+            return self._mapped(frame, RowsHead(kept), steps[plain:], ending, schema, branch)
+        if isinstance(stage.head, Read):
+            columns = columns_read(steps, stage.head.schema.names, ending)
+            frame, head = self._splits(stage.head, None, columns)
+        else:
+            frame, head = self._bundles(stage)
         return self._mapped(frame, head, steps, ending, schema, branch)
 
     def _mapped(
@@ -163,8 +196,6 @@ class Lowering:
     def _bundles(self, stage: Stage) -> tuple[Any, Head]:
         """What a stage's head brings to the workers."""
         head = stage.head
-        if isinstance(head, Read):
-            return self._splits(head, None)
         before = stage.inputs[0]
         if isinstance(head, GroupBy):
             shards = self._shards(stage) if head.keys else 1
@@ -186,7 +217,7 @@ class Lowering:
         if isinstance(head, (Shuffle, MaxParallelism)):
             if isinstance(head, MaxParallelism):
                 if isinstance(before.head, Read) and not before.steps:
-                    return self._splits(before.head, head.count)
+                    return self._splits(before.head, head.count, head.schema.names)
                 sent = self._finished(before, (), CollectEnding(), BUNDLES_SQL)
                 return sent.coalesce(head.count), ConcatHead(head.schema)
             count = self.parallelism
@@ -200,25 +231,38 @@ class Lowering:
         moved = frame.repartitionById(partitions, F.col("shard"))
         return moved.sortWithinPartitions("shard", "place")
 
-    def _splits(self, node: Read, most: int | None) -> tuple[Any, Head]:
+    def _splits(self, node: Read, most: int | None, columns: Sequence[str]) -> tuple[Any, Head]:
+        """A task for each split of a source. Splits that carry data carry just ``columns``."""
         splits: list[Split] = list(node.source.splits(self.parallelism))
         if not splits:  # a job without a task would not even say that there is nothing
             splits = [TableSplit(node.schema.empty_table())]
+        splits = [s.only(columns) if isinstance(s, TableSplit) else s for s in splits]
         if most is not None:
             splits = at_most(splits, most)
         pickled = tuple(by_value(s) for s in splits)
+        count = len(pickled)
         if sum(map(len, pickled)) <= _INLINE_BYTES:
-            frame = self.session.range(0, len(pickled), 1, max(1, len(pickled)))
-            return frame, SplitsHead(node.schema, pickled)
-        # Splits that carry data travel as rows, each to the one task that reads it.
-        table = pa.table(
-            {
+            head = SplitsHead(node.schema, pickled)
+        elif self.on_this_machine:
+            head = SplitsHead(node.schema, tuple(self._spool(data) for data in pickled))
+        else:
+            # To workers elsewhere they travel as rows, each to the one task that reads it.
+            rows = {
                 "split": pa.array(pickled, pa.binary()),
-                "id": pa.array(range(len(pickled)), pa.int32()),
+                "id": pa.array(range(count), pa.int32()),
             }
-        )
-        frame = self.session.createDataFrame(table).repartitionById(len(pickled), F.col("id"))
-        return frame.select("split"), SplitsHead(node.schema, None)
+            frame = self.session.createDataFrame(pa.table(rows))
+            moved = frame.repartitionById(count, F.col("id")).select("split")
+            return moved, SplitsHead(node.schema, None)
+        return self.session.range(0, count, 1, count), head
+
+    def _spool(self, data: bytes) -> str:
+        """A file with a split that carries much data, for a worker of this machine to read."""
+        handle, path = tempfile.mkstemp(prefix="headrace-split-")
+        self.spooled.append(path)
+        with open(handle, "wb") as file:
+            file.write(data)
+        return path
 
     def _shards(self, stage: Stage) -> int:
         """As many shards as cores, and more where there is much input, so that none is large."""
@@ -236,7 +280,7 @@ class Lowering:
             return as_schema(head.handle, head.schema)
         if isinstance(head, Join):
             return self._join(head, *stage.inputs)
-        before = self.rows(stage.inputs[0])
+        before = self._rows(stage.inputs[0])
         if isinstance(head, Sort):
             return before.orderBy(
                 [column(t).desc() if down else column(t).asc() for t, down in head.order]
@@ -250,10 +294,10 @@ class Lowering:
         if isinstance(head, GroupBy):
             return sql_group(before, head)
         assert isinstance(head, Union)
-        return reduce(lambda a, b: a.union(b), [before, *map(self.rows, stage.inputs[1:])])
+        return reduce(lambda a, b: a.union(b), [before, *map(self._rows, stage.inputs[1:])])
 
     def _join(self, node: Join, left: Stage, right: Stage) -> Any:
-        a, b = self.rows(left), self.rows(right)
+        a, b = self._rows(left), self._rows(right)
         names = {n: f"__headrace_right_{i}" for i, n in enumerate(right.schema.names)}
         b = b.select([quoted(n).alias(alias) for n, alias in names.items()])
         pairs = list(zip(node.left_on, node.right_on, strict=True))
@@ -274,6 +318,12 @@ class Lowering:
                 out.append(quoted(name))
         out += [quoted(names[old]).alias(new) for old, new in node.renamed]
         return joined.select(out)
+
+
+def columns_read(steps: Sequence[Narrow], names: Sequence[str], ending: Ending) -> list[str]:
+    """The columns that steps and an ending need of what comes in."""
+    needed = columns_needed(ending.node) if isinstance(ending, PartialEnding) else None
+    return prune(steps, names, needed)[1]
 
 
 def bare(node: Any) -> Any:

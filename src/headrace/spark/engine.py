@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import PlanError
+from headrace.errors import EngineError, PlanError
 from headrace.io.sink import Sink
 from headrace.plan.explain import LOCK
 from headrace.plan.nodes import External, Join, Node, Read, Sort, Union
@@ -38,6 +38,7 @@ class Spark:
                 "Spark: a session has its master and its config already; drop the others"
             )
         self._session = session
+        self._given = session is not None
         self._master = master
         self._config = dict(config or {})
 
@@ -47,9 +48,13 @@ class Spark:
     @property
     def session(self) -> Any:
         """The SparkSession, started if there is none."""
-        if self._session is None:
-            from headrace.spark.session import start
+        from headrace.spark.session import is_stopped, start
 
+        if self._session is not None and is_stopped(self._session):
+            if self._given:
+                raise EngineError("the Spark session was stopped; give a running one")
+            self._session = None
+        if self._session is None:
             self._session = start(self._master, self._config)
         return self._session
 
@@ -91,24 +96,24 @@ class Spark:
 
     def frame(self, node: Node) -> Any:
         """The records as a Spark DataFrame, to go on with PySpark."""
-        with self._lowering() as lowering:
-            return lowering.rows(stages_of(node))
-
-    @contextlib.contextmanager
-    def _lowering(self) -> Iterator[Any]:
-        """What lowers plans here, while expressions mean what they mean in ANSI mode."""
-        session = self.session
         from headrace.spark.batch import Lowering
         from headrace.spark.failures import told
 
-        ansi = "spark.sql.ansi.enabled"
-        before = session.conf.get(ansi)
         with told():
-            session.conf.set(ansi, "true")
+            return Lowering(self.session).rows(stages_of(node))
+
+    @contextlib.contextmanager
+    def _lowering(self) -> Iterator[Any]:
+        """What lowers plans here; what it spooled is removed when the job is done."""
+        from headrace.spark.batch import Lowering
+        from headrace.spark.failures import told
+
+        with told():
+            lowering = Lowering(self.session)
             try:
-                yield Lowering(session)
+                yield lowering
             finally:
-                session.conf.set(ansi, before)
+                lowering.clean()
 
     def where(self, stage: Stage) -> list[str]:
         """Where each step of a stage runs."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace import errors
-from headrace.errors import EngineError, HeadraceError
+from headrace.errors import EngineError, HeadraceError, StepError
 
 _MARK = re.compile(r"\[\[headrace ([A-Za-z]+) ([A-Za-z0-9+/=]*)\]\]")
 
@@ -44,7 +44,10 @@ def told() -> Iterator[None]:
             raise found from None
         if not _from_spark(error):
             raise
-        raise EngineError(f"Spark could not finish the job: {_gist(error)}") from error
+        gist = _gist(error)
+        if re.match(r"\[[A-Z_.]*(OVERFLOW|BY_ZERO|CAST_INVALID|OUT_OF_RANGE|ARRAY_INDEX)", gist):
+            raise StepError(f"a step that runs as Spark SQL failed: {gist}") from error
+        raise EngineError(f"Spark could not finish the job: {gist}") from error
 
 
 def read(error: BaseException) -> HeadraceError | None:
@@ -71,6 +74,11 @@ def _from_spark(error: BaseException) -> bool:
 
 def _gist(error: Any) -> str:
     """The sentence that says what happened, out of a Java stack trace."""
+    told = re.search(r"\[[A-Z_.]{4,}\] [^\n]*", _text(error))
+    if told:
+        return re.sub(r" If necessary set \S+ to \S+ to bypass this error\.?", "", told.group())[
+            :500
+        ]
     lines = [line.strip() for line in _text(error).splitlines() if line.strip()]
     for line in reversed(lines):
         if re.match(r"^[A-Za-z_.]*(Error|Exception)\b", line) and "py4j" not in line:

@@ -6,6 +6,7 @@ import itertools
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -20,18 +21,24 @@ from headrace.types import normal_batch
 
 @dataclass(frozen=True)
 class SplitsHead:
-    """Reads splits of a source. Small ones are known to the program; large ones come as rows."""
+    """Reads splits of a source: pickled, in files on this machine, or (None) coming as rows."""
 
     schema: pa.Schema
-    splits: tuple[bytes, ...] | None
+    splits: tuple[bytes | str, ...] | None
 
     def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
         for batch in rows:
             for item in batch.column(0).to_pylist():
-                split: Split = pickle.loads(item if self.splits is None else self.splits[item])
+                split = _loaded(item if self.splits is None else self.splits[item])
                 wanted = pa.schema([self.schema.field(c) for c in columns])
                 for bundle in split.read(list(columns)):
                     yield normal_batch(bundle, wanted)
+
+
+def _loaded(split: bytes | str) -> Split:
+    data = Path(split).read_bytes() if isinstance(split, str) else split
+    loaded: Split = pickle.loads(data)
+    return loaded
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from headrace.cache import cache_folder
 from headrace.errors import EngineError
 
 LEAST = 17
@@ -84,22 +84,10 @@ def _wheel(refused: list[str]) -> Java:
 def _shim(java: Path) -> Path:
     """A Java home whose ``bin/java`` calls the wheel's without the module it lacks."""
     text = _SHIM.format(java=java)
-    for root in (cache_folder(), Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"):
-        program = root / f"java-{zlib.crc32(text.encode()):x}" / "bin" / "java"
-        try:
-            program.parent.mkdir(parents=True, exist_ok=True)
-            if not program.exists() or program.read_text() != text:
-                draft = program.with_suffix(f".{os.getpid()}")
-                draft.write_text(text)
-                draft.chmod(0o755)
-                draft.replace(program)
-            return program.parent.parent
-        except OSError:
-            continue
-    raise EngineError("no folder to put the Java shim in; set HOME or TMPDIR to one")
-
-
-def cache_folder() -> Path:
-    """Where we keep what can be made again."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "headrace"
+    program = cache_folder(f"java-{zlib.crc32(text.encode()):x}/bin") / "java"
+    if not program.exists() or program.read_text() != text:
+        draft = program.with_suffix(f".{os.getpid()}")
+        draft.write_text(text)
+        draft.chmod(0o755)
+        draft.replace(program)
+    return program.parent.parent

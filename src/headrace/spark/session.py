@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -48,6 +50,43 @@ def running() -> Any:
         return None
 
 
+def is_stopped(session: Any) -> bool:
+    """Whether a session's Spark is gone."""
+    return session.sparkContext._jsc is None
+
+
+_MEANING = {"spark.sql.ansi.enabled": "true", "spark.sql.caseSensitive": "true"}
+_LOCK = threading.Lock()
+_HELD: dict[int, tuple[int, dict[str, str]]] = {}
+
+
+@contextlib.contextmanager
+def our_meaning(session: Any) -> Iterator[None]:
+    """While a plan is lowered: expressions and names mean on Spark what they mean to us.
+
+    A person's session may be set otherwise, and several threads may lower plans on it at once; its
+    own settings come back when the last of them is done.
+    """
+    key = id(session)
+    with _LOCK:
+        count, before = _HELD.get(key, (0, {}))
+        if not count:
+            before = {name: session.conf.get(name) for name in _MEANING}
+            for name, value in _MEANING.items():
+                session.conf.set(name, value)
+        _HELD[key] = (count + 1, before)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            count, before = _HELD.pop(key)
+            if count > 1:
+                _HELD[key] = (count - 1, before)
+            else:
+                for name, value in before.items():
+                    session.conf.set(name, value)
+
+
 def start(master: str | None = None, config: Mapping[str, Any] | None = None) -> Any:
     """A new session, or the running one where it fits."""
     session = running()
@@ -57,6 +96,12 @@ def start(master: str | None = None, config: Mapping[str, Any] | None = None) ->
                 f"a Spark session is running on {session.sparkContext.master!r}; "
                 f"stop it before you start one on {master!r}"
             )
+        for name, value in (config or {}).items():
+            if session.conf.get(name, None) != str(value):
+                raise EngineError(
+                    f"a Spark session is running without {name}={value}; stop it, or pass "
+                    "on=hr.Spark() to use it as it is"
+                )
         return session
     master = master or os.environ.get("SPARK_MASTER") or "local[*]"
     settings = dict(_CONFIG)

@@ -49,7 +49,10 @@ class States:
         try:
             return function(*args)
         except Exception as error:
-            raise failure(self.label, error, args[-1], what) from error
+            shown = args[-1]
+            if isinstance(shown, pa.Array):
+                shown = shown[0].as_py() if len(shown) else None
+            raise failure(self.label, error, shown, what) from error
 
     def update(self, groups: Numbers, size: int, columns: Sequence[pa.Array]) -> None:
         order = by_group(groups)
@@ -57,8 +60,9 @@ class States:
         columns = [c.take(pa.array(order)) for c in columns]
         for start, end in zip(*runs_of(ordered), strict=True):
             parts = [c.slice(start, end - start) for c in columns]
-            what = f"{end - start} records of a group,"
-            self._add(int(ordered[start]), self._called(self._partial, what, *parts))
+            what = f"{end - start} records of a group, the first of them"
+            state = self._called(self._partial, what, *parts)
+            self._add(int(ordered[start]), state)
 
     def merge(self, groups: Numbers, size: int, column: pa.Array) -> None:
         for group, state in zip(groups.tolist(), column.to_pylist(), strict=True):

@@ -15,7 +15,7 @@ from numba import njit
 from headrace.kernels.native.memory import U64, mix
 from headrace.kernels.native.strings import GROUP_MASK, GROUPS
 
-FLAG_SHIFT = U64(40)
+FLAG_SHIFT = U64(32)
 
 
 @njit(nogil=True, cache=True)

@@ -20,8 +20,8 @@ from headrace.kernels.native.memory import U64, hash_bytes, mix, same_bytes, wor
 
 INLINE = 16
 GROUPS, ARENA, NULL = 0, 1, 2
-LENGTH_SHIFT = U64(40)
-GROUP_MASK = (U64(1) << U64(40)) - U64(1)
+LENGTH_SHIFT = U64(32)
+GROUP_MASK = (U64(1) << U64(32)) - U64(1)
 
 
 @njit(nogil=True, cache=True)
