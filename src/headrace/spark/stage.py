@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from headrace.errors import EngineError
 from headrace.kernels.aggregate import compile_partial
-from headrace.kernels.chain import compile_chain
+from headrace.kernels.chain import Chain, compile_chain
 from headrace.plan.nodes import Narrow
 from headrace.spark.bundles import Batches, Place
 from headrace.spark.endings import Ending, PartialEnding
@@ -84,12 +84,17 @@ class Program:
         if isinstance(ending, PartialEnding):
             node = ending.node
             plan = _once(self.key, lambda: compile_partial(self.steps, schema, node, self.zone))
-            bundles = map(plan.chain, self.head.read(rows, plan.chain.columns))
+            bundles = _through(plan.chain, self.head.read(rows, plan.chain.columns))
             yield from ending.finish(bundles, place, plan)
         else:
             chain = _once(self.key, lambda: compile_chain(self.steps, schema, None, self.zone))
-            bundles = map(chain, self.head.read(rows, chain.columns))
+            bundles = _through(chain, self.head.read(rows, chain.columns))
             yield from ending.finish(bundles, place)
+
+
+def _through(chain: Chain, batches: Batches) -> Batches:
+    for batch in batches:
+        yield from chain.bundles(batch)
 
 
 _COMPILED: dict[str, Any] = {}
