@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from sqlglot import exp
 
 from headrace.aggregates import Aggregate, count
 from headrace.building import named_aggregates
@@ -15,7 +14,7 @@ from headrace.errors import PlanError
 from headrace.expressions import Expr, col
 from headrace.functions import folding, reduction
 from headrace.kernels.rows import VALUE
-from headrace.plan.nodes import KeyBy, Named
+from headrace.plan.nodes import KeyBy, Named, is_same
 
 if TYPE_CHECKING:
     from headrace.stream import Stream
@@ -117,7 +116,7 @@ class KeyedStream:
     def _with_key_columns(self) -> tuple[Stream, tuple[str, ...]]:
         """The records and every key as a column of its own."""
         names = tuple(n for n, _ in self.keys)
-        if all(isinstance(t, exp.Column) and t.name == n in self.fields for n, t in self.keys):
+        if all(is_same(n, t) and n in self.fields for n, t in self.keys):
             return self.stream, names
         columns = {n: col(n) for n in self.fields} | {n: Expr(t) for n, t in self.keys}
         return self.stream.select(**columns), names

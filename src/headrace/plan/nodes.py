@@ -55,6 +55,16 @@ def show(tree: exp.Expr) -> str:
     return str(tree.sql(dialect=Dialect))
 
 
+def is_same(name: str, tree: exp.Expr) -> bool:
+    """Whether a column is passed on under its own name."""
+    return isinstance(tree, exp.Column) and len(tree.parts) == 1 and tree.name == name
+
+
+def named(name: str, tree: exp.Expr) -> str:
+    """A column and what it is: ``fare``, or ``double = fare * 2``."""
+    return name if is_same(name, tree) else f"{name} = {show(tree)}"
+
+
 # Where records come from
 
 
@@ -117,23 +127,8 @@ class Project(Narrow):
 
     @property
     def detail(self) -> str:
-        new = [
-            f"{name} = {show(tree)}"
-            for name, tree in self.columns
-            if not (isinstance(tree, exp.Column) and tree.name == name)
-        ]
-        if self.method in ("with_columns", "rename") and new:
-            return ", ".join(new)
-        return (
-            ", ".join(new or [])
-            if new and len(new) == len(self.columns)
-            else ", ".join(
-                name
-                if isinstance(tree, exp.Column) and tree.name == name
-                else f"{name} = {show(tree)}"
-                for name, tree in self.columns
-            )
-        )
+        columns = [(n, t) for n, t in self.columns if self.method == "select" or not is_same(n, t)]
+        return ", ".join(named(n, t) for n, t in columns or self.columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,10 +228,7 @@ class GroupBy(Wide):
     @property
     def detail(self) -> str:
         what = ", ".join(f"{name} = {aggregate!r}" for name, aggregate in self.aggregates)
-        keys = ", ".join(
-            name if isinstance(tree, exp.Column) and tree.name == name else f"{name} = {show(tree)}"
-            for name, tree in self.keys
-        )
+        keys = ", ".join(named(name, tree) for name, tree in self.keys)
         return " by ".join(part for part in (what, keys) if part)
 
 
