@@ -27,6 +27,7 @@ class JsonFormat:
     """One JSON object a line."""
 
     name: str = "json"
+    multiline: bool = False
 
     def header_records(self) -> int:
         return 0

@@ -29,7 +29,12 @@ ON_ERROR = ("raise", "skip", "keep")
 class Format(Protocol):
     """How the lines of a file become records."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def multiline(self) -> bool:
+        """Whether a record may span several lines, so that a file must be read in one piece."""
 
     def parse(self, data: pa.Buffer, schema: pa.Schema, columns: Sequence[str]) -> pa.Table:
         """Whole lines as a table of ``columns``; raises ``pyarrow.ArrowInvalid`` if one is bad."""
@@ -55,7 +60,7 @@ class RecordSource:
 
     files: tuple[File, ...]
     schema: pa.Schema
-    format: Any
+    format: Format
     on_error: str
     splittable: bool = True
 
@@ -80,7 +85,7 @@ class RecordSplit:
 
     part: Range
     schema: pa.Schema
-    format: Any
+    format: Format
     on_error: str
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -129,7 +134,7 @@ class RecordSplit:
 
     def _blocks(self) -> Iterator[pa.Buffer]:
         """Whole records, some at a time: lines, unless a record may span several."""
-        if not getattr(self.format, "multiline", False):
+        if not self.format.multiline:
             yield from blocks(self.part)
             return
         with self.part.file.open() as stream:

@@ -18,7 +18,6 @@ from numba import njit
 
 from headrace.kernels.native.memory import U64, hash_bytes, mix, same_bytes, word_at
 
-INLINE = 16
 GROUPS, ARENA, NULL = 0, 1, 2
 LENGTH_SHIFT = U64(32)
 GROUP_MASK = (U64(1) << U64(32)) - U64(1)
