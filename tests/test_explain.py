@@ -7,7 +7,6 @@ import pytest
 import headrace as hr
 from headrace import col
 
-
 STREAM = (
     hr.from_items(range(10))
     .with_columns(twice="value * 2")
