@@ -17,6 +17,7 @@ hypothesis.settings.register_profile(
     "default",
     deadline=None,
     max_examples=60,
+    derandomize=bool(os.environ.get("CI")),  # the same examples on every run there, new ones here
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )
 hypothesis.settings.load_profile("default")
