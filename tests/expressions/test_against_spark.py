@@ -342,3 +342,11 @@ def test_wall_clock_follows_the_time_zone(
     session: Any, text: str, table: pa.Table, zone: str
 ) -> None:
     agree(session, text, table, zone)
+
+
+def test_summer_time_goes_on_after_2037(session: Any) -> None:
+    at = datetime.datetime(2106, 8, 22, 12)
+    row = {f.name: None for f in SCHEMA} | {"d": at.date(), "t": at, "n": at}
+    table = pa.Table.from_pylist([row], schema=SCHEMA)
+    for text in ("hour(t)", "cast(d as timestamp)", "date_trunc('day', t)", "cast(t as string)"):
+        agree(session, text, table, "Europe/Paris")

@@ -7,6 +7,7 @@ import decimal
 import re
 from collections.abc import Callable
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +40,7 @@ _TIME = re.compile(
 _PLAIN_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _PLAIN_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?$"
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
+_LAST_TABLE = 2_114_380_800_000_000  # 2037-01-01
 _TRUE, _FALSE = {"t", "true", "y", "yes", "1"}, {"f", "false", "n", "no", "0"}
 
 
@@ -367,7 +369,20 @@ def local(array: pa.Array, zone: str) -> pa.Array:
         return array
     if zone == "UTC":
         return array.cast(pa.int64()).cast(pa.timestamp("us"))
+    if not _in_tables(array):
+        where = ZoneInfo(zone)
+        moments = (None if v is None else v.astimezone(where) for v in array.to_pylist())
+        return pa.array([m and m.replace(tzinfo=None) for m in moments], pa.timestamp("us"))
     return pc.local_timestamp(array.cast(pa.timestamp("us", tz=zone)))
+
+
+def _in_tables(array: pa.Array) -> bool:
+    """Whether Arrow knows the zone's clock at all these times.
+
+    It reads a zone's table of changes, which ends in 2037, and not the rule that goes on after it.
+    """
+    latest = pc.max(array.cast(pa.int64())).as_py()
+    return latest is None or latest < _LAST_TABLE
 
 
 def _from_local(array: pa.Array, zone: str) -> pa.Array:
@@ -380,12 +395,12 @@ def _from_local(array: pa.Array, zone: str) -> pa.Array:
 def from_wall(array: pa.Array, zone: str) -> pa.Array:
     """Wall-clock times of a zone as instants, as java.time resolves gaps and overlaps."""
     try:
+        if not _in_tables(array):
+            raise pa.ArrowInvalid("beyond the tables")
         return pc.assume_timezone(array, zone, ambiguous="earliest", nonexistent="raise").cast(
             pa.timestamp("us", tz="UTC")
         )
     except pa.ArrowInvalid:
-        from zoneinfo import ZoneInfo
-
         out: list[datetime.datetime | None] = []
         for value in array.to_pylist():
             out.append(
@@ -460,8 +475,6 @@ def _parse_time(text: str, to: pa.DataType, zone: str) -> datetime.datetime:
 
 def zone_of(name: str) -> datetime.tzinfo:
     """A zone from ``Z``, ``+02:00``, ``GMT+1`` or a name such as ``Europe/Paris``."""
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
     if name in {"Z", "UTC", "GMT", "UT"}:
         return datetime.UTC
     match = re.fullmatch(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?", name)
