@@ -39,7 +39,7 @@ def session(spark_engine: hr.Spark) -> Any:
     return spark_engine.session
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=ENGINES, scope="session")
 def engine(request: pytest.FixtureRequest) -> Any:
     """Each engine in turn: every operator is tested on all of them."""
     return request.getfixturevalue(f"{request.param}_engine")

@@ -57,7 +57,7 @@ def assert_same_groups(mine: list[tuple[Any, ...]], theirs: list[tuple[Any, ...]
     records=st.lists(RECORD, max_size=60),
     keys=st.lists(st.sampled_from(sorted(KEYS)), min_size=1, max_size=4, unique=True),
 )
-def test_aggregates_of_any_keys(spark_engine, records, keys):
+def test_aggregates_of_any_keys(engine, records, keys):
     input = pa.Table.from_pylist(records, schema=SCHEMA)
     stream = hr.from_arrow(input).group_by(*keys).agg(
         n=hr.count(), nv=hr.count("v"), total=hr.sum("v"), sx=hr.sum("x"), lo=hr.min("x"),
@@ -70,7 +70,7 @@ def test_aggregates_of_any_keys(spark_engine, records, keys):
         f"max(s), avg(v), var_samp(x), stddev_samp(v), count(distinct s) "
         f"from input group by {names}"
     ).fetchall()
-    got = stream.collect(on=spark_engine)
+    got = stream.collect(on=engine)
     assert_same_groups(list(zip(*(c.to_pylist() for c in got.columns), strict=True)), expected)
 
 

@@ -34,10 +34,10 @@ SQL = {
 
 @settings(max_examples=25)
 @given(left=SIDE, right=SIDE, how=st.sampled_from(sorted(SQL)))
-def test_every_kind_of_join(spark_engine, left, right, how):
+def test_every_kind_of_join(engine, left, right, how):
     a, b = (pa.Table.from_pylist(side, schema=SCHEMA) for side in (left, right))
     stream = hr.from_arrow(a).join(hr.from_arrow(b), on=["k", "j"], how=how)
-    got = stream.collect(on=spark_engine)
+    got = stream.collect(on=engine)
     want = duckdb.sql(SQL[how]).fetchall()
     mine = list(zip(*(c.to_pylist() for c in got.columns), strict=True))
     assert sorted(mine, key=repr) == sorted(want, key=repr)

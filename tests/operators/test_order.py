@@ -25,9 +25,9 @@ def rank(value, descending=False):
 
 @settings(max_examples=25)
 @given(values=st.lists(VALUES, max_size=12), descending=st.booleans())
-def test_sort_places_nulls_and_nan(spark_engine, values, descending):
+def test_sort_places_nulls_and_nan(engine, values, descending):
     stream = hr.from_items(values, schema="double").sort("value", descending=descending)
-    got = stream.to_list(on=spark_engine)
+    got = stream.to_list(on=engine)
     want = sorted(values, key=lambda v: rank(v, descending))
     assert [rank(v) for v in got] == [rank(v) for v in want]
 
@@ -39,7 +39,7 @@ def test_sort_by_several_columns(rows):
     assert rows(stream) == want
 
 
-def test_steps_after_a_sort_keep_its_order(rows):
+def test_steps_after_a_sort_keep_its_order(engine, rows):
     stream = hr.from_items(range(5000)).shuffle().sort("value", descending=True)
     assert rows(stream.filter("value % 1000 = 0").map("value + 1")) == [
         (4001,), (3001,), (2001,), (1001,), (1,),
@@ -48,7 +48,7 @@ def test_steps_after_a_sort_keep_its_order(rows):
     def same(n: int) -> int:
         return n
 
-    assert stream.map(same).limit(3).to_list(on=hr.Spark()) == [4999, 4998, 4997]
+    assert stream.map(same).limit(3).to_list(on=engine) == [4999, 4998, 4997]
 
 
 def test_limit_takes_the_first_records(rows):
@@ -70,10 +70,10 @@ def test_top_k_breaks_ties_by_the_other_columns(rows):
     records=st.lists(st.tuples(st.sampled_from("ab"), VALUES, st.integers(0, 5)), max_size=30),
     k=st.integers(1, 4),
 )
-def test_top_k_of_each_key(spark_engine, records, k):
+def test_top_k_of_each_key(engine, records, k):
     data = [{"key": a, "x": x, "i": i} for a, x, i in records]
     stream = hr.from_items(data, schema={"key": "string", "x": "double", "i": "bigint"})
-    got = stream.group_by("key").top_k(k, by="x").collect(on=spark_engine).to_pylist()
+    got = stream.group_by("key").top_k(k, by="x").collect(on=engine).to_pylist()
     for key in "ab":
         mine = [(rank(r["x"], True), r["i"]) for r in got if r["key"] == key]
         want = sorted((rank(d["x"], True), d["i"]) for d in data if d["key"] == key)[:k]
