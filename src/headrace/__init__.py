@@ -51,7 +51,7 @@ from headrace.expressions import (
     struct,
     when,
 )
-from headrace.keyed import KeyedStream
+from headrace.keyed import KeyedStream, WindowedStream
 from headrace.read import (
     from_arrow,
     from_items,
@@ -68,6 +68,7 @@ from headrace.read import (
 )
 from headrace.spark.engine import Spark
 from headrace.stream import Stream
+from headrace.windows import session, sliding, tumbling
 
 __version__ = "0.1.0"
 
@@ -82,6 +83,7 @@ __all__ = [
     "Spark",
     "StepError",
     "Stream",
+    "WindowedStream",
     "aggregate",
     "approx_distinct",
     "array",
@@ -113,11 +115,14 @@ __all__ = [
     "read_json",
     "read_parquet",
     "read_text",
+    "session",
+    "sliding",
     "sql",
     "std",
     "struct",
     "sum",
     "top_k",
+    "tumbling",
     "types",
     "var",
     "when",

@@ -32,6 +32,8 @@ class Aggregate:
     """The inputs (and ``by``, last) that were given as text, as it was given."""
     functions: tuple[tuple[str, Callable[..., Any]], ...] = ()
     """Columns that Python functions of a row compute first, under these names."""
+    down: tuple[bool, ...] = ()
+    """Of whole records by rank: for each of the last inputs, whether its largest come first."""
 
     def bound(self, columns: Sequence[str]) -> Aggregate:
         """With text that is a column's name as it stands read as that column."""

@@ -14,7 +14,10 @@ from headrace.errors import PlanError
 from headrace.expressions import Expr, col
 from headrace.functions import folding, reduction
 from headrace.kernels.rows import VALUE
-from headrace.plan.nodes import KeyBy, Named, is_same
+from headrace.plan.nodes import Explode, KeyBy, Named, is_same
+from headrace.plan.prune import columns_of
+from headrace.plan.time import END, START
+from headrace.windows import AnyWindow
 
 if TYPE_CHECKING:
     from headrace.stream import Stream
@@ -34,6 +37,10 @@ class KeyedStream:
 
     def _repr_html_(self) -> str:
         return f"<b>by {', '.join(n for n, _ in self.keys)}</b>{self.stream._repr_html_()}"
+
+    def window(self, window: AnyWindow) -> WindowedStream:
+        """Each key's records by window of event time: ``window(hr.tumbling("1 minute"))``."""
+        return self.stream._windowed(window, self.keys, self.fields)
 
     def agg(self, *aggregates: Aggregate, **named: Aggregate) -> Stream:
         """Aggregates of each key: ``agg(n=hr.count(), mean=hr.mean("fare"))``."""
@@ -120,3 +127,114 @@ class KeyedStream:
             return self.stream, names
         columns = {n: col(n) for n in self.fields} | {n: Expr(t) for n, t in self.keys}
         return self.stream.select(**columns), names
+
+
+@dataclass(frozen=True, eq=False)
+class WindowedStream:
+    """Records by window of event time, and by key if there is one.
+
+    What it gives has the keys, ``window_start`` and ``window_end`` beside the results, when the
+    watermark has passed the window's end.
+    """
+
+    stream: Stream
+    keys: Named
+    fields: tuple[str, ...]
+    kind: AnyWindow
+
+    def __repr__(self) -> str:
+        keys = f"by {', '.join(n for n, _ in self.keys)}; " if self.keys else ""
+        return f"WindowedStream({keys}{self.kind!r}; {self.stream!r})"
+
+    def agg(self, *aggregates: Aggregate, **named: Aggregate) -> Stream:
+        """Aggregates of each window: ``agg(n=hr.count(), mean=hr.mean("fare"))``."""
+        with self.stream._building("agg") as at:
+            found = named_aggregates(aggregates, named)
+            taken = [START, END, *(n for n, _ in self.keys)]
+            for name, _ in found:
+                if name in taken:
+                    raise PlanError(f"'{name}' is taken; name the aggregate otherwise")
+            return self._grouped(found, "agg", at.step)
+
+    def count(self, name: str = "count") -> Stream:
+        """How many records each window has."""
+        return self.agg(**{name: count()})
+
+    def distinct(self, *columns: str) -> Stream:
+        """The different keys of each window, or the different values of some columns."""
+        with self.stream._building("distinct") as at:
+            self.stream._known(*columns)
+            keys = [k for k in self.keys if k[0] not in columns]
+            keys += [(n, col(n).tree) for n in columns]
+            if not keys:
+                raise PlanError("distinct needs a column, or a key_by before the window")
+            return self.stream._group(tuple(keys), (), "distinct", at.step, self.kind)
+
+    def top_k(self, k: int, by: Any) -> Stream:
+        """The ``k`` records of each window (and key) with the largest ``by``.
+
+        Ties go by the other columns, ascending.
+        """
+        with self.stream._building("top_k") as at:
+            if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+                raise PlanError(f"top_k takes a positive number of records, not {k!r}")
+            wanted = list(by) if isinstance(by, (list, tuple)) else [by]
+            stream, order = self.stream._order(wanted, [True] * len(wanted), "top_k")
+            used = columns_of(t for t, _ in order if t.key == "column")
+            names = list(self.fields)
+            kinds = [stream.schema.field(n).type for n in names]
+            ties = [
+                n
+                for n, kind in zip(names, kinds, strict=True)
+                if n not in used and not pa.types.is_nested(kind)
+            ]
+            ranks = [t for t, _ in order] + [col(n).tree for n in ties]
+            down = (*(d for _, d in order), *[False] * len(ties))
+            inputs = (*(col(n).tree for n in names), *ranks)
+            best = Aggregate("top_rows", inputs, k=k, down=down)
+            grouped = stream._group(self.keys, (("_best", best),), "top_k", at.step, self.kind)
+            keys = [n for n, _ in self.keys if n not in names]
+            exploded = grouped._narrow(
+                Explode(
+                    grouped.schema, at.step + 1, grouped.node, col("_best").tree, "_row",
+                    (*keys, START, END),
+                )
+            )  # fmt: skip
+            columns = [(n, col(n).tree) for n in (*keys, START, END)]
+            columns += [(n, col("_row").field(str(i)).tree) for i, n in enumerate(names)]
+            return exploded._project(columns, "select", at.step + 2)
+
+    def reduce(self, function: Callable[[Any, Any], Any]) -> Stream:
+        """Each window's records joined two by two into one, in input order."""
+        with self.stream._building("reduce") as at:
+            self.stream._function(function)
+            record = pa.schema([self.stream.schema.field(n) for n in self.fields])
+            aggregate = reduction(function, record, at.label)
+            grouped = self._grouped([("_record", aggregate)], "reduce", at.step)
+            plain = self.fields == (VALUE,)
+            fields = [
+                (n, (col("_record") if plain else col("_record").field(n)).tree)
+                for n in self.fields
+            ]
+            extra = [(n, col(n).tree) for n, _ in self.keys if n not in self.fields]
+            times = [(n, col(n).tree) for n in (START, END)]
+            return grouped._project([*extra, *times, *fields], "select", at.step + 1)
+
+    def fold(
+        self,
+        initial: Any,
+        function: Callable[[Any, Any], Any],
+        merge: Callable[[Any, Any], Any] | None = None,
+        *,
+        returns: Any = None,
+        name: str = VALUE,
+    ) -> Stream:
+        """A state taken through each window's records in input order; see ``Stream.fold``."""
+        with self.stream._building("fold") as at:
+            self.stream._function(function)
+            record = pa.schema([self.stream.schema.field(n) for n in self.fields])
+            aggregate = folding(initial, function, merge, returns, record, at.label)
+            return self._grouped([(name, aggregate)], "fold", at.step)
+
+    def _grouped(self, aggregates: list[tuple[str, Aggregate]], method: str, step: int) -> Stream:
+        return self.stream._group(self.keys, tuple(aggregates), method, step, self.kind)

@@ -44,13 +44,19 @@ from headrace.kernels.chain import compile_chain, compile_step
 from headrace.kernels.expressions import compile_expression
 from headrace.kernels.order import sortable
 from headrace.kernels.rows import VALUE, rows_of
-from headrace.keyed import KeyedStream
+from headrace.kernels.window import window_schema
+from headrace.keyed import KeyedStream, WindowedStream
 from headrace.plan import explain as plan_explain
 from headrace.plan.nodes import (
+    Custom,
+    EventTime,
     Explode,
+    External,
     Filter,
     GroupBy,
     Join,
+    JoinWithin,
+    Late,
     Limit,
     MapBatches,
     MapRows,
@@ -66,10 +72,16 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.prune import columns_of
-from headrace.types import normal_batch, type_name, unique_names
+from headrace.plan.time import END, START, clock_needed, clock_of, is_bounded, nodes_of
+from headrace.types import INTERVAL, normal_batch, to_schema, type_name, unique_names
+from headrace.windows import AnyWindow, duration
 
 JOINS = {"inner": "inner", "left": "left", "right": "right", "outer": "outer", "full": "outer",
          "semi": "semi", "anti": "anti"}  # fmt: skip
+
+
+DEFAULT_IDLE = 30_000_000
+"""How long a split of an unbounded source may be silent before it stops holding back windows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,6 +107,11 @@ class Stream:
     def columns(self) -> list[str]:
         """The names of the columns."""
         return list(self.node.schema.names)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether its input ends."""
+        return is_bounded(self.node)
 
     def __repr__(self) -> str:
         return f"Stream({plan_explain.columns_text(self.schema)})"
@@ -193,6 +210,9 @@ class Stream:
             else:
                 kept = column_names(keep, "keep=")
             self._known(*kept)
+            clock = clock_of(self.node)
+            if clock is not None:  # the elements happen when their record does
+                kept = [c for c in clock.columns if c not in kept and c != name] + kept
             unique_names(kept)
             if name in kept:
                 raise PlanError(f"'{name}' is both kept and new; pass name= another")
@@ -305,6 +325,92 @@ class Stream:
                 raise PlanError(f"a parallelism is a positive number, not {count!r}")
             return Stream(MaxParallelism(self.schema, at.step, self.node, count))
 
+    # Event time
+
+    def event_time(
+        self,
+        column: str,
+        delay: Any = None,
+        *,
+        idle: Any = None,
+        punctuation: Any = None,
+    ) -> Stream:
+        """Say which column is the event time, and how late its records may come.
+
+        The watermark is the largest time seen less ``delay``; a record below it goes to ``late``.
+        Instead of a delay, ``punctuation`` (an expression, or a function of a row) may give a time
+        for records that announce that nothing before it will come, and a source that carries its
+        own watermarks needs neither. A split of an unbounded source that is silent for longer
+        than ``idle`` (30 seconds unless told) stops holding the watermark back.
+        """
+        with self._building("event_time") as at:
+            self._known(column)
+            if delay is not None and punctuation is not None:
+                raise PlanError("give delay= or punctuation=, not both")
+            node = self.node
+            while isinstance(node, Narrow):
+                if isinstance(node, EventTime):
+                    raise PlanError(f"{node.label} has said already where the event time is")
+                node = node.input
+            if not isinstance(node, (Read, External)):
+                raise PlanError(f"event time is said before {node.label} brings records together")
+            source = node.source if isinstance(node, Read) else None
+            carries = bool(getattr(source, "watermarks", False))
+            bounded = bool(getattr(source, "bounded", True))
+            if delay is None and punctuation is None:
+                lag = None if carries else 0
+            else:
+                lag = None if delay is None else duration(delay, "delay")
+            if idle is None:
+                quiet = None if bounded else DEFAULT_IDLE
+            else:
+                quiet = duration(idle, "idle", 1)
+            if punctuation is not None and not (
+                callable(punctuation) and not isinstance(punctuation, Expr)
+            ):
+                punctuation = to_expr(punctuation).tree
+                kind = compile_expression(punctuation, self.schema).type
+                if not (pa.types.is_timestamp(kind) or pa.types.is_null(kind)):
+                    raise PlanError(f"punctuation= gives a {type_name(kind)}, not a timestamp")
+            step = EventTime(self.schema, at.step, self.node, column, lag, quiet, punctuation)
+            return self._narrow(step)
+
+    def window(self, window: AnyWindow) -> WindowedStream:
+        """All records by window of event time: ``window(hr.tumbling("1s")).agg(n=hr.count())``."""
+        return self._windowed(window, (), tuple(self.columns))
+
+    def _windowed(self, window: AnyWindow, keys: Named, fields: tuple[str, ...]) -> WindowedStream:
+        with self._building("window"):
+            if not isinstance(window, AnyWindow):
+                raise PlanError(
+                    f"{window!r} is not a window; use hr.tumbling('1s'), hr.sliding or hr.session"
+                )
+            clock_needed(self.node, "a window")
+            return WindowedStream(self, keys, fields, window)
+
+    @property
+    def late(self) -> Stream:
+        """The records that came below the watermark already promised, with how late they were.
+
+        Beside the record's columns: ``late_by``, and the ``watermark`` it fell below. A job counts
+        them whether this is used or not. Which records are late depends on how they arrive, so a
+        bounded job on Spark, which sees all records at once, has none.
+        """
+        found = [n for n in nodes_of(self.node) if isinstance(n, EventTime)]
+        if not found:
+            raise PlanError("no step of this stream says where its event time is: call event_time")
+        return fold_left(lambda a, b: a.union(b), [Stream(_late(node)) for node in found])
+
+    def transform(self, make: Callable[[], Any], *, schema: Any = None) -> Stream:
+        """The stream through a ``Transform`` of your own that ``make()`` gives, on the box.
+
+        ``schema`` are the columns it emits; the same as before if not given.
+        """
+        with self._building("transform") as at:
+            self._function(make)
+            after = self.schema if schema is None else to_schema(schema)
+            return Stream(Custom(after, at.step, self.node, make))
+
     # Several streams
 
     def union(self, *others: Stream) -> Stream:
@@ -348,30 +454,10 @@ class Stream:
                 raise PlanError(f"suffix={suffix!r} is not text")
             left = column_names(on if on is not None else left_on, "left_on=")
             right = column_names(on if on is not None else right_on, "right_on=")
-            if not left or len(left) != len(right):
-                raise PlanError("both sides need the same number of keys, at least one")
-            self._known(*left)
-            other._known(*right)
-            for a, b in zip(left, right, strict=True):
-                x, y = self.schema.field(a).type, other.schema.field(b).type
-                if not x.equals(y):
-                    raise PlanError(
-                        f"'{a}' is {type_name(x)} on the left and '{b}' {type_name(y)} on the "
-                        "right; cast one of them"
-                    )
-                if pa.types.is_nested(x):
-                    raise PlanError(f"'{a}' is {type_name(x)}, which cannot be a key")
-            fields = list(self.schema)
-            renamed: list[tuple[str, str]] = []
+            self._joinable(other, left, right)
+            fields, renamed = list(self.schema), []
             if JOINS[how] not in ("semi", "anti"):
-                for field in other.schema:
-                    if field.name in right:
-                        continue
-                    name = field.name + (suffix if field.name in self.columns else "")
-                    if name in (f.name for f in fields):
-                        raise PlanError(f"the column '{name}' would come out twice; pass suffix=")
-                    renamed.append((field.name, name))
-                    fields.append(field.with_name(name))
+                fields, renamed = self._beside(other, right, suffix)
             return Stream(
                 Join(
                     pa.schema(fields),
@@ -384,6 +470,79 @@ class Stream:
                     tuple(renamed),
                 )
             )
+
+    def join_within(
+        self,
+        other: Stream,
+        on: str | Sequence[str] | None = None,
+        *,
+        before: Any = "0s",
+        after: Any = "0s",
+        left_on: str | Sequence[str] | None = None,
+        right_on: str | Sequence[str] | None = None,
+        suffix: str = "_right",
+    ) -> Stream:
+        """Pairs of records with equal keys that are near in event time: the temporal join.
+
+        A record of ``other`` matches if its time is from ``before`` earlier to ``after`` later.
+        The pair's event time is its later record's. A null key matches nothing.
+        """
+        with self._building("join_within") as at:
+            if not isinstance(other, Stream):
+                raise PlanError(f"{other!r} is not a stream")
+            given = (on is None, left_on is None, right_on is None)
+            if given not in ((False, True, True), (True, False, False)):
+                raise PlanError("give on=, or both left_on= and right_on=")
+            left = column_names(on if on is not None else left_on, "left_on=")
+            right = column_names(on if on is not None else right_on, "right_on=")
+            self._joinable(other, left, right)
+            clocks = [clock_needed(s.node, "join_within") for s in (self, other)]
+            fields, renamed = self._beside(other, right, suffix)
+            return Stream(
+                JoinWithin(
+                    pa.schema(fields),
+                    max(at.step, other.node.step + 1),
+                    self.node,
+                    other.node,
+                    tuple(left),
+                    tuple(right),
+                    clocks[0],
+                    clocks[1],
+                    duration(before, "before"),
+                    duration(after, "after"),
+                    tuple(renamed),
+                )
+            )
+
+    def _joinable(self, other: Stream, left: list[str], right: list[str]) -> None:
+        if not left or len(left) != len(right):
+            raise PlanError("both sides need the same number of keys, at least one")
+        self._known(*left)
+        other._known(*right)
+        for a, b in zip(left, right, strict=True):
+            x, y = self.schema.field(a).type, other.schema.field(b).type
+            if not x.equals(y):
+                raise PlanError(
+                    f"'{a}' is {type_name(x)} on the left and '{b}' {type_name(y)} on the "
+                    "right; cast one of them"
+                )
+            if pa.types.is_nested(x):
+                raise PlanError(f"'{a}' is {type_name(x)}, which cannot be a key")
+
+    def _beside(
+        self, other: Stream, keys: list[str], suffix: str
+    ) -> tuple[list[pa.Field], list[tuple[str, str]]]:
+        """The columns of both sides, and under which names the right side's come out."""
+        fields, renamed = list(self.schema), []
+        for field in other.schema:
+            if field.name in keys:
+                continue
+            name = field.name + (suffix if field.name in self.columns else "")
+            if name in (f.name for f in fields):
+                raise PlanError(f"the column '{name}' would come out twice; pass suffix=")
+            renamed.append((field.name, name))
+            fields.append(field.with_name(name))
+        return fields, renamed
 
     # Bad records
 
@@ -603,17 +762,29 @@ class Stream:
         _, after = compile_step(step, self.schema)
         return Stream(replace(step, schema=after, step=max(step.step, self.node.step + 1)))
 
-    def _group(self, keys: Named, aggregates: Any, method: str, step: int) -> Stream:
-        unique_names([n for n, _ in (*keys, *aggregates)])
+    def _group(
+        self,
+        keys: Named,
+        aggregates: Any,
+        method: str,
+        step: int,
+        window: AnyWindow | None = None,
+    ) -> Stream:
+        times = () if window is None else (START, END)
+        unique_names([*(n for n, _ in keys), *times, *(n for n, _ in aggregates)])
         functions = {n: f for _, a in aggregates for n, f in a.functions}
         if functions:
             bare = tuple((n, replace(a, functions=())) for n, a in aggregates)
-            return self._computed(functions)._group(keys, bare, method, step)
+            return self._computed(functions)._group(keys, bare, method, step, window)
         aggregates = tuple((n, a.bound(self.schema.names)) for n, a in aggregates)
-        node = GroupBy(
-            self.schema, max(step, self.node.step + 1), self.node, keys, tuple(aggregates), method
-        )
-        return Stream(replace(node, schema=compile_aggregation(node, self.schema).result_schema))
+        clock = None if window is None else clock_needed(self.node, "a window")
+        step = max(step, self.node.step + 1)
+        node = GroupBy(self.schema, step, self.node, keys, tuple(aggregates), method, window, clock)
+        schema = compile_aggregation(node, self.schema).result_schema
+        if clock is not None:
+            kind = self.schema.field(clock.columns[0]).type
+            schema = window_schema(schema, len(keys), kind)
+        return Stream(replace(node, schema=schema))
 
     def _order(
         self, by: Sequence[Any], down: Sequence[bool], where: str
@@ -668,6 +839,13 @@ class Stream:
                 if tried >= 4:
                     break
         return None
+
+
+def _late(node: EventTime) -> Late:
+    kind = node.schema.field(node.column).type
+    fields = [*node.schema, pa.field("late_by", INTERVAL), pa.field("watermark", kind)]
+    unique_names([f.name for f in fields])
+    return Late(pa.schema(fields), node.step + 1, node)
 
 
 def _only(table: pa.Table) -> Any:

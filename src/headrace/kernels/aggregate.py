@@ -88,7 +88,8 @@ def columns_needed(node: GroupBy) -> set[str]:
     trees = [tree for _, tree in node.keys]
     for _, aggregate in node.aggregates:
         trees.extend(aggregate_trees(aggregate))
-    return columns_of(trees)
+    times = set() if node.clock is None else set(node.clock.columns)
+    return columns_of(trees) | times
 
 
 class Partial:
@@ -184,6 +185,9 @@ class Merge:
         return pa.RecordBatch.from_arrays(columns, schema=fields)
 
 
+_ALL_ROWS = np.zeros(0, np.int64)
+
+
 class TokenCounts:
     """Words counted as they are cut: the partial of ``split``, explode, group by word, count.
 
@@ -192,13 +196,14 @@ class TokenCounts:
 
     def __init__(self, split: Split, keep_empty: bool, partial_schema: pa.Schema) -> None:
         self.split, self.keep_empty, self.schema = split, keep_empty, partial_schema
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything."""
         self.table = TextTable()
         self.empties = np.zeros(1, np.int64)
         self.scratch = np.zeros(1 << 10, np.uint8)
+
+    def reset(self) -> None:
+        """Forget every word, and keep the room they took."""
+        self.table.clear()
+        self.empties[0] = 0
 
     @property
     def groups(self) -> int:
@@ -210,12 +215,17 @@ class TokenCounts:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Take in a bundle of records that hold the text."""
-        array, tokeniser = self.split.input(batch)
-        self._count(Text.of(array), tokeniser)
+        self.add_text(*self.text(batch))
 
-    def _count(self, text: Text, tokeniser: Tokeniser) -> None:
-        rows = text.offsets.size - 1
-        if rows == 0:
+    def text(self, batch: pa.RecordBatch) -> tuple[Text, Tokeniser]:
+        """The text of a bundle and what cuts it."""
+        array, tokeniser = self.split.input(batch)
+        return Text.of(array), tokeniser
+
+    def add_text(self, text: Text, tokeniser: Tokeniser, rows: Any = _ALL_ROWS) -> None:
+        """Take in some rows of a bundle's text, or all."""
+        end = rows.size or text.offsets.size - 1
+        if end == 0:
             return
         longest = int(np.diff(text.offsets).max())
         if longest > self.scratch.size:
@@ -224,14 +234,30 @@ class TokenCounts:
         while True:
             table = self.table
             at = tokens.count_tokens(
-                text.data, text.offsets, text.valid, at, tokeniser.table, tokeniser.ranges,
+                text.data, text.offsets, text.valid, rows, at, tokeniser.table, tokeniser.ranges,
                 tokeniser.foreign, tokeniser.fold, tokeniser.runs,
                 table.slots, table.meta, table.arena, self.scratch, self.empties,
             )  # fmt: skip
-            if at == rows:
+            if at == end:
                 return
-            need = int(text.offsets[at + 1] - text.offsets[at])
+            row = int(rows[at]) if rows.size else at
+            need = int(text.offsets[row + 1] - text.offsets[row])
             table.grow(need, slots=need // 2 + 1)
+
+    def merge(self, other: TokenCounts, part: int, bits: int) -> None:
+        """Add another's counts, of the words in one of ``2**bits`` parts of the hashes."""
+        if part == 0:
+            self.empties += other.empties
+        at, old = 0, other.table
+        while True:
+            at = strings.merge_counts(
+                old.slots, old.arena, at, np.uint64(part), np.uint64(64 - bits),
+                self.table.slots, self.table.meta, self.table.arena,
+            )  # fmt: skip
+            if at == old.slots.shape[0]:
+                return
+            length = int(old.slots[at, 2]) >> 32
+            self.table.grow(length, slots=1 + (old.size >> bits))
 
     def bundle(self) -> pa.RecordBatch:
         """Every word and its count."""
@@ -290,6 +316,7 @@ def _fused(
         return None
     explode = before.pop()
     assert isinstance(explode, Explode)
+    times = set() if node.clock is None else set(node.clock.columns)
     if len(node.keys) != 1 or [a.kind for _, a in node.aggregates] != ["count"]:
         return None
     key = node.keys[0][1]
@@ -300,7 +327,7 @@ def _fused(
     counted = node.aggregates[0][1].inputs
     if counted and counted[0].key != "column":
         return None
-    chain = compile_chain(before, schema, columns_of([explode.elements]), zone)
+    chain = compile_chain(before, schema, columns_of([explode.elements]) | times, zone)
     split = as_split(explode.elements, chain.schema, zone)
     if split is None:
         return None

@@ -16,7 +16,16 @@ from headrace.kernels import rows
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import Kernel
 from headrace.kernels.tokenise import Text, Tokeniser
-from headrace.plan.nodes import Explode, Filter, MapBatches, MapRows, Narrow, Project
+from headrace.plan.nodes import (
+    AssignWindows,
+    EventTime,
+    Explode,
+    Filter,
+    MapBatches,
+    MapRows,
+    Narrow,
+    Project,
+)
 from headrace.plan.prune import prune
 from headrace.types import arrow_table, normal_batch, type_name
 
@@ -97,6 +106,10 @@ def compile_step(step: Narrow, schema: pa.Schema, zone: str = "UTC") -> tuple[Ru
         return _explode(step, schema, zone, drop_empty=False)
     if isinstance(step, MapRows):
         return _map_rows(step, schema)
+    if isinstance(step, EventTime):
+        return _event_time(step, schema)
+    if isinstance(step, AssignWindows):
+        return _assign_windows(step, schema)
     assert isinstance(step, MapBatches)
     return _map_batches(step), step.schema
 
@@ -241,6 +254,39 @@ def _copied_bytes(column: pa.Array, copies: Any) -> int:
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return int(np.diff(Text.of(column).offsets) @ copies)
     return column.nbytes // max(1, len(column)) * int(copies.sum())
+
+
+def _event_time(step: EventTime, schema: pa.Schema) -> tuple[Run, pa.Schema]:
+    kind = schema.field(step.column).type
+    if not pa.types.is_timestamp(kind):
+        raise PlanError(
+            f"'{step.column}' is {type_name(kind)}; event time is a timestamp, "
+            f"so make it one: with_columns({step.column}=col('{step.column}').to_time())"
+        )
+    index = schema.get_field_index(step.column)
+
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.column(index).null_count:
+            raise ExpressionError(f"its event time '{step.column}' is null; filter such records")
+        return batch
+
+    return run, schema
+
+
+def _assign_windows(step: AssignWindows, schema: pa.Schema) -> tuple[Run, pa.Schema]:
+    from headrace.kernels.window import assign, event_times
+
+    field = step.schema.field(len(step.schema) - 1)
+    after = schema.append(field)
+
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        starts, rows = assign(event_times(batch, step.clock), step.window)
+        if step.window.size != step.window.every:
+            batch = batch.take(pa.array(rows))
+        columns = [*batch.columns, pa.array(starts).cast(field.type)]
+        return pa.RecordBatch.from_arrays(columns, schema=after)
+
+    return run, after
 
 
 def _map_rows(step: MapRows, schema: pa.Schema) -> tuple[Run, pa.Schema]:

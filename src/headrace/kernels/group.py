@@ -69,6 +69,11 @@ class TextTable:
                 return groups
             self.grow(int(text.offsets[at + 1] - text.offsets[at]))
 
+    def clear(self) -> None:
+        """Forget every key, and keep the room they took."""
+        self.slots[:] = 0
+        self.meta[:] = (0, 0, -1)
+
     def grow(self, need: int, slots: int = 0) -> None:
         """Make room for a key of ``need`` bytes and ``slots`` more keys."""
         used = int(self.meta[strings.ARENA])

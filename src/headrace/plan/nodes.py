@@ -15,6 +15,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.expressions import Dialect
+from headrace.windows import AnyWindow, EventClock, Window, show_duration
 
 if TYPE_CHECKING:
     from headrace.aggregates import Aggregate
@@ -199,6 +200,85 @@ class MapBatches(Narrow):
         return True
 
 
+@dataclass(frozen=True, eq=False)
+class EventTime(Narrow):
+    """Says which column is the event time, and how watermarks come of it.
+
+    A watermark is the largest time seen less ``delay``, or what ``punctuation`` says, or (with
+    neither) what the source itself sends. To a bounded job on Spark it changes nothing.
+    """
+
+    column: str
+    delay: int | None
+    idle: int | None
+    punctuation: exp.Expr | Callable[..., Any] | None = None
+
+    @property
+    def name(self) -> str:
+        return "event_time"
+
+    @property
+    def detail(self) -> str:
+        if self.punctuation is not None:
+            what = self.punctuation
+            how = show(what) if isinstance(what, exp.Expr) else function_name(what)
+            return f"{self.column}, watermarks from {how}"
+        if self.delay is None:
+            return f"{self.column}, watermarks from the source"
+        return f"{self.column}, delay {show_duration(self.delay)}"
+
+
+@dataclass(frozen=True, eq=False)
+class AssignWindows(Narrow):
+    """Each record once for every window it is in, with the window's start as a column."""
+
+    window: Window
+    clock: EventClock
+
+    @property
+    def name(self) -> str:
+        return "window"
+
+    @property
+    def detail(self) -> str:
+        return repr(self.window)
+
+
+@dataclass(frozen=True, eq=False)
+class Late(Node):
+    """The records an ``EventTime`` step found below the watermark it had promised."""
+
+    of: EventTime
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.of,)
+
+    @property
+    def detail(self) -> str:
+        return f"records of step {self.of.step}"
+
+
+@dataclass(frozen=True, eq=False)
+class Custom(Node):
+    """A person's own ``Transform``, on the box."""
+
+    input: Node
+    make: Callable[[], Any]
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @property
+    def name(self) -> str:
+        return "transform"
+
+    @property
+    def detail(self) -> str:
+        return function_name(self.make)
+
+
 # Wide
 
 
@@ -220,6 +300,9 @@ class GroupBy(Wide):
     keys: Named
     aggregates: tuple[tuple[str, Aggregate], ...]
     method: str = "agg"
+    window: AnyWindow | None = None
+    clock: EventClock | None = None
+    """With a window: where the records have their event time."""
 
     @property
     def name(self) -> str:
@@ -229,7 +312,8 @@ class GroupBy(Wide):
     def detail(self) -> str:
         what = ", ".join(f"{name} = {aggregate!r}" for name, aggregate in self.aggregates)
         keys = ", ".join(named(name, tree) for name, tree in self.keys)
-        return " by ".join(part for part in (what, keys) if part)
+        text = " by ".join(part for part in (what, keys) if part)
+        return text if self.window is None else f"{text} in {self.window!r}".strip()
 
 
 @dataclass(frozen=True, eq=False)
@@ -340,6 +424,37 @@ class Join(Node):
             a if a == b else f"{a} = {b}" for a, b in zip(self.left_on, self.right_on, strict=True)
         ]
         return f"{self.how} on {', '.join(pairs)}"
+
+
+@dataclass(frozen=True, eq=False)
+class JoinWithin(Node):
+    """Pairs of records with equal keys whose event times are near: the temporal join.
+
+    A right record matches if it is at most ``before`` earlier and ``after`` later.
+    """
+
+    left: Node
+    right: Node
+    left_on: tuple[str, ...]
+    right_on: tuple[str, ...]
+    left_clock: EventClock
+    right_clock: EventClock
+    before: int
+    after: int
+    renamed: tuple[tuple[str, str], ...]
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.left, self.right)
+
+    @property
+    def name(self) -> str:
+        return "join_within"
+
+    @property
+    def detail(self) -> str:
+        span = f"{show_duration(self.before)} before to {show_duration(self.after)} after"
+        return f"on {', '.join(self.left_on)}, from {span}"
 
 
 def _order(order: tuple[tuple[exp.Expr, bool], ...]) -> str:

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 from sqlglot import exp
 
-from headrace.plan.nodes import Explode, Filter, MapBatches, MapRows, Narrow, Project
+from headrace.plan.nodes import (
+    AssignWindows,
+    EventTime,
+    Explode,
+    Filter,
+    MapBatches,
+    MapRows,
+    Narrow,
+    Project,
+)
 
 
 def columns_of(trees: Iterable[exp.Expr]) -> set[str]:
@@ -34,6 +43,14 @@ def prune(
             kept.append(step)
             if wanted is not None:
                 wanted |= columns_of([step.condition])
+        elif isinstance(step, EventTime):
+            kept.append(step)
+            if wanted is not None:
+                wanted |= {step.column}
+        elif isinstance(step, AssignWindows):
+            kept.append(step)
+            if wanted is not None:
+                wanted = (wanted - {step.schema.names[-1]}) | set(step.clock.columns)
         elif isinstance(step, Explode):
             keep = step.keep if wanted is None else tuple(k for k in step.keep if k in wanted)
             kept.append(replace(step, keep=keep))

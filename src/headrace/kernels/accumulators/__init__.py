@@ -18,6 +18,8 @@ from headrace.kernels.accumulators.kept import (
     Sketch,
     by_group,
     element_at,
+    first_fields,
+    keep_best,
     keep_first,
     keep_last,
     keep_ranked,
@@ -76,6 +78,11 @@ def accumulator(aggregate: Any, kinds: list[pa.DataType]) -> Accumulator:
         by = len(kinds) - 1
         values = (lambda lists: lists) if by == 0 else list_field
         return Kept(kinds, keep_top(aggregate.k, by), pa.list_(kind), values, by)
+    if name == "top_rows":
+        count = len(kinds) - len(aggregate.down)
+        columns = pa.struct([pa.field(str(i), k) for i, k in enumerate(kinds[:count])])
+        keep = keep_best(aggregate.k, count, aggregate.down)
+        return Kept(kinds, keep, pa.list_(columns), first_fields(columns), None)
     if name == "user":
         user = aggregate.user
         kind = to_type(user.returns)

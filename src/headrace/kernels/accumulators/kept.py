@@ -147,6 +147,28 @@ def keep_top(k: int, by: int) -> Keep:
     return keep
 
 
+def keep_best(k: int, columns: int, down: Sequence[bool]) -> Keep:
+    """The first ``k`` whole records of each group in the order of the columns after the first."""
+
+    def keep(groups: Numbers, arrays: list[pa.Array]) -> Numbers:
+        ranks = [order_key(a) for a in arrays[columns:]]
+        order = sort_rows([pa.array(groups), *ranks], [False, *down])
+        return order[_rank(groups[order]) < k]
+
+    return keep
+
+
+def first_fields(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    """Lists of records without the columns they were ranked by."""
+
+    def cut(lists: pa.Array) -> pa.Array:
+        fields = lists.values.flatten()[: kind.num_fields]
+        records = pa.StructArray.from_arrays(fields, fields=list(kind))
+        return pa.ListArray.from_arrays(lists.offsets, records)
+
+    return cut
+
+
 def keep_sketch(groups: Numbers, arrays: list[pa.Array]) -> Numbers:
     hashes = numbers(arrays[0], np.int64).view(np.uint64)
     order = np.lexsort((hashes, groups))

@@ -168,3 +168,33 @@ def string_bytes(slots: Any, arena: Any, offsets: Any, data: Any) -> None:
         for j in range(length):
             word = slots[i, 0] if j < 8 else slots[i, 1]
             data[to + j] = np.uint8((word >> U64(8 * (j & 7))) & U64(255))
+
+
+@njit(nogil=True, cache=True)
+def merge_counts(
+    old: Any, old_arena: Any, first: int, part: Any, shift: Any, slots: Any, meta: Any, arena: Any
+) -> int:
+    """Add the counters of one part of ``old``'s keys, from slot ``first``; where it stopped.
+
+    A key's part is the top bits of its hash; ``shift`` is 64 less their number, 64 for all keys.
+    """
+    half = slots.shape[0] // 2
+    for i in range(first, old.shape[0]):
+        info = old[i, 2]
+        if info == U64(0):
+            continue
+        length = np.int64(info >> LENGTH_SHIFT)
+        if length <= 16:
+            h = mix(old[i, 0], old[i, 1] ^ U64(length))
+        else:
+            h = old[i, 0]
+        if shift < U64(64) and (h >> shift) != part:
+            continue
+        if meta[GROUPS] + 1 >= half or meta[ARENA] + length > arena.size:
+            return i
+        if length <= 16:
+            at = find_short(slots, meta, old[i, 0], old[i, 1], length)
+        else:
+            at = find_long(slots, meta, arena, old_arena, np.int64(old[i, 1]), length)
+        slots[at, 3] += old[i, 3]
+    return old.shape[0]

@@ -32,6 +32,7 @@ def count_tokens(
     data: Any,
     offsets: Any,
     valid: Any,
+    rows: Any,
     first: int,
     table: Any,
     ranges: Any,
@@ -46,6 +47,7 @@ def count_tokens(
 ) -> int:
     """Add one to the counter of every non-empty token from row ``first``; where it stopped.
 
+    ``rows`` are the rows to take, or empty for all; ``first`` and the result are places in it.
     A token's end is found eight bytes at a time: ``fold`` is all high bits if capitals become small
     first, ``ranges`` are the ASCII bytes that tokens are made of then, and ``foreign`` is all high
     bits if they take bytes beyond ASCII and zero if those cut. ``table`` says the same byte by
@@ -53,11 +55,13 @@ def count_tokens(
     those while it is looked up, so it is as long as the longest row. ``empties[0]`` counts the
     empty pieces.
     """
-    n = offsets.size - 1
+    some = rows.size > 0
+    n = rows.size if some else offsets.size - 1
     nulls = valid.size > 0
     half = slots.shape[0] // 2
     safe = data.size - 16
-    for row in range(first, n):
+    for place in range(first, n):
+        row = np.int64(rows[place]) if some else place
         if nulls and not valid[row]:
             continue
         start = np.int64(offsets[row])
@@ -67,7 +71,7 @@ def count_tokens(
             meta[GROUPS] + ((end - start) >> 1) + 1 >= half
             or meta[ARENA] + end - start > arena.size
         ):
-            return row
+            return place
         at = start
         pieces = 0
         tokens = 0

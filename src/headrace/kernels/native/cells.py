@@ -1,0 +1,185 @@
+"""Tables that keep a key's running numbers beside the key, so that a record costs one cache line.
+
+A slot is the key (one or two words), the number of records, then a word for each aggregate; a slot
+with no records is free. Rows come as buckets: sorted by pane of time and by part of the key hash,
+so that each (pane, part) has a small table of its own, and no two threads need the same one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from headrace.kernels.native.memory import U64, mix
+
+SUM_INT, SUM_FLOAT, MIN_INT, MAX_INT, MIN_FLOAT, MAX_FLOAT = 0, 1, 2, 3, 4, 5
+AHEAD = 12
+"""How many rows ahead a slot is asked of memory."""
+
+
+@intrinsic
+def _prefetch(typingctx: Any, data: Any, at: Any) -> Any:
+    """Ask for the cache line of a word that will be needed soon."""
+    signature = types.void(data, types.int64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        array = context.make_array(sig.args[0])(context, builder, args[0])
+        pointer = builder.bitcast(builder.gep(array.data, [args[1]]), ir.PointerType(ir.IntType(8)))
+        i32 = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
+        name = "llvm.prefetch.p0"
+        found = builder.module.globals.get(name)
+        function = found or ir.Function(builder.module, kind, name)
+        builder.call(function, [pointer, i32(1), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@njit(nogil=True, cache=True)
+def bucket_rows(
+    a: Any, b: Any, panes: Any, low: int, spans: int, shift: Any, starts: Any, rows: Any, of: Any
+) -> None:
+    """The rows in the order of their buckets, and where each bucket begins.
+
+    A row's bucket is ``(pane - low) << bits | part``, the part being the top bits of its key's
+    hash; ``panes`` is empty where all rows are of one pane, ``shift`` is 64 less the bits.
+    """
+    two = b.size > 0
+    timed = panes.size > 0
+    parts = starts.size - 1
+    parts = parts // spans
+    for i in range(starts.size):
+        starts[i] = 0
+    for row in range(a.size):
+        bucket = 0
+        if parts > 1:
+            h = mix(U64(a[row]), U64(b[row]) if two else U64(0))
+            bucket = np.int64(h >> shift)
+        if timed:
+            bucket += (panes[row] - low) * parts
+        of[row] = bucket
+        starts[bucket + 1] += 1
+    for i in range(1, starts.size):
+        starts[i] += starts[i - 1]
+    for row in range(a.size):
+        bucket = of[row]
+        rows[starts[bucket]] = row
+        starts[bucket] += 1
+    for i in range(starts.size - 1, 0, -1):
+        starts[i] = starts[i - 1]
+    starts[0] = 0
+
+
+@njit(nogil=True, cache=True)
+def add_rows(
+    rows: Any,
+    first: int,
+    end: int,
+    a: Any,
+    b: Any,
+    integers: Any,
+    floats: Any,
+    ops: Any,
+    slots: Any,
+    fslots: Any,
+    width: int,
+    meta: Any,
+) -> int:
+    """Take in the rows ``rows[first:end]``; where it stopped for want of room.
+
+    ``slots`` is flat, ``width`` words a slot, and ``fslots`` the same memory as doubles;
+    ``meta[0]`` is the number of keys and ``meta[1]`` becomes 1 if a sum left the bigints.
+    """
+    mask = U64(slots.size // width - 1)
+    room = (slots.size // width) * 5 // 8
+    two = b.size > 0
+    keys = 2 if two else 1
+    count = ops.size
+    for i in range(first, end):
+        if meta[0] >= room:
+            return i
+        if i + AHEAD < end:
+            later = rows[i + AHEAD]
+            h = mix(U64(a[later]), U64(b[later]) if two else U64(0))
+            _prefetch(slots, np.int64(h & mask) * width)
+        row = rows[i]
+        x = U64(a[row])
+        y = U64(b[row]) if two else U64(0)
+        at = mix(x, y) & mask
+        while True:
+            base = np.int64(at) * width
+            n = slots[base + keys]
+            if n == U64(0):
+                slots[base] = x
+                if two:
+                    slots[base + 1] = y
+                meta[0] += 1
+                break
+            if slots[base] == x and (not two or slots[base + 1] == y):
+                break
+            at = (at + U64(1)) & mask
+        slots[base + keys] = n + U64(1)
+        word = base + keys + 1
+        for o in range(count):
+            op = ops[o]
+            if op == SUM_FLOAT:
+                fslots[word + o] += floats[o, row]
+            elif op == SUM_INT:
+                before = np.int64(slots[word + o])
+                value = integers[o, row]
+                after = before + value
+                if (before >= 0) == (value >= 0) and (after >= 0) != (before >= 0):
+                    meta[1] = 1
+                slots[word + o] = U64(after)
+            elif op == MIN_INT:
+                if n == U64(0) or integers[o, row] < np.int64(slots[word + o]):
+                    slots[word + o] = U64(integers[o, row])
+            elif op == MAX_INT:
+                if n == U64(0) or integers[o, row] > np.int64(slots[word + o]):
+                    slots[word + o] = U64(integers[o, row])
+            else:
+                value = floats[o, row]
+                best = fslots[word + o]
+                if n == U64(0):
+                    fslots[word + o] = value
+                elif op == MAX_FLOAT:
+                    if value > best or (math.isnan(value) and not math.isnan(best)):
+                        fslots[word + o] = value
+                elif value < best or (math.isnan(best) and not math.isnan(value)):
+                    fslots[word + o] = value
+    return end
+
+
+@njit(nogil=True, cache=True)
+def grow_cells(old: Any, new: Any, width: int, keys: int) -> None:
+    """Move every slot of ``old`` to the larger empty table ``new``."""
+    mask = U64(new.size // width - 1)
+    for i in range(old.size // width):
+        base = i * width
+        if old[base + keys] == U64(0):
+            continue
+        at = mix(old[base], old[base + 1] if keys == 2 else U64(0)) & mask
+        while new[np.int64(at) * width + keys] != U64(0):
+            at = (at + U64(1)) & mask
+        for j in range(width):
+            new[np.int64(at) * width + j] = old[base + j]
+
+
+@njit(nogil=True, cache=True)
+def cells_out(slots: Any, width: int, keys: int, columns: Any) -> int:
+    """The used slots as columns, a word of a slot in each; how many there were."""
+    found = 0
+    for i in range(slots.size // width):
+        base = i * width
+        if slots[base + keys] == U64(0):
+            continue
+        for j in range(width):
+            columns[j, found] = slots[base + j]
+        found += 1
+    return found

@@ -1,0 +1,81 @@
+"""Event times into panes of time, and into sessions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+
+@njit(nogil=True, cache=True)
+def pane_span(times: Any, offset: int, pane: int, span: Any) -> None:
+    """The first and the last pane of some times, into ``span``."""
+    least, most = times[0], times[0]
+    for i in range(1, times.size):
+        least = min(least, times[i])
+        most = max(most, times[i])
+    span[0] = (least - offset) // pane
+    span[1] = (most - offset) // pane
+
+
+@njit(nogil=True, cache=True)
+def pane_of(times: Any, offset: int, pane: int, low: int, high: int, panes: Any) -> None:
+    """The pane of each time; when there are few, by comparing, which is cheaper than dividing."""
+    if high - low <= 4:
+        for i in range(times.size):
+            at = low
+            edge = (low + 1) * pane + offset
+            while times[i] >= edge:
+                at += 1
+                edge += pane
+            panes[i] = at
+        return
+    for i in range(times.size):
+        panes[i] = (times[i] - offset) // pane
+
+
+@njit(nogil=True, cache=True)
+def split_rows(panes: Any, low: int, starts: Any, rows: Any) -> None:
+    """Rows by pane, in order within each; ``starts`` is where each pane's rows begin."""
+    for i in range(starts.size):
+        starts[i] = 0
+    for i in range(panes.size):
+        starts[panes[i] - low + 1] += 1
+    for i in range(1, starts.size):
+        starts[i] += starts[i - 1]
+    for i in range(panes.size):
+        at = panes[i] - low
+        rows[starts[at]] = i
+        starts[at] += 1
+    for i in range(starts.size - 1, 0, -1):
+        starts[i] = starts[i - 1]
+    starts[0] = 0
+
+
+@njit(nogil=True, cache=True)
+def cut_sessions(order: Any, groups: Any, starts: Any, lasts: Any, gap: int, sessions: Any) -> int:
+    """Number the sessions of spans that ``order`` sorts by group and start; how many there are.
+
+    A span that begins less than ``gap`` after its key's last moment so far is of the same session.
+    """
+    found = -1
+    last = np.int64(0)
+    for i in range(order.size):
+        row = order[i]
+        if i == 0 or groups[row] != groups[order[i - 1]] or starts[row] - last >= gap:
+            found += 1
+            last = lasts[row]
+        else:
+            last = max(last, lasts[row])
+        sessions[row] = found
+    return found + 1
+
+
+@njit(nogil=True, cache=True)
+def session_spans(sessions: Any, starts: Any, lasts: Any, first: Any, last: Any) -> None:
+    """The first and the last moment of each session."""
+    for i in range(sessions.size):
+        s = sessions[i]
+        first[s] = min(first[s], starts[i])
+        last[s] = max(last[s], lasts[i])

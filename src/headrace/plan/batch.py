@@ -1,0 +1,77 @@
+"""Windows of bounded input as keys: what a batch engine makes of event time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+from sqlglot import exp
+
+from headrace.expressions import Expr, col, lit
+from headrace.plan.nodes import (
+    AssignWindows,
+    GroupBy,
+    Join,
+    JoinWithin,
+    Late,
+    Narrow,
+    Node,
+    Project,
+    Union,
+    Wide,
+)
+from headrace.plan.time import END, START
+from headrace.windows import Window
+
+
+def windows_as_keys(node: Node) -> Node:
+    """The same plan with tumbling and sliding windows as one more key of a ``GroupBy``."""
+    done: dict[int, Node] = {}
+
+    def walk(each: Node) -> Node:
+        if id(each) not in done:
+            done[id(each)] = _rewritten(each, walk)
+        return done[id(each)]
+
+    return walk(node)
+
+
+def _rewritten(node: Node, walk: object) -> Node:
+    assert callable(walk)
+    if isinstance(node, (Narrow, Wide)):
+        node = replace(node, input=walk(node.input))
+    elif isinstance(node, (Join, JoinWithin)):
+        node = replace(node, left=walk(node.left), right=walk(node.right))
+    elif isinstance(node, Union):
+        node = replace(node, parts=tuple(walk(p) for p in node.parts))
+    elif isinstance(node, Late):
+        node = replace(node, of=walk(node.of))
+    if isinstance(node, GroupBy) and isinstance(node.window, Window):
+        return _grouped(node)
+    return node
+
+
+def _grouped(node: GroupBy) -> Node:
+    assert isinstance(node.window, Window)
+    assert node.clock is not None
+    start = node.schema.field(START)
+    name = "__window_start"
+    before = node.input
+    assigned = AssignWindows(
+        before.schema.append(start.with_name(name)), node.step, before, node.window, node.clock
+    )
+    keys = (*node.keys, (START, col(name).tree))
+    fields = [f for f in node.schema if f.name != END]
+    grouped = replace(
+        node, schema=pa.schema(fields), input=assigned, keys=keys, window=None, clock=None
+    )
+    end: Expr = col(START) + lit(_interval(node.window.size))
+    columns: list[tuple[str, exp.Expr]] = [(n, col(n).tree) for n in node.schema.names]
+    columns = [(n, end.tree if n == END else t) for n, t in columns]
+    return Project(node.schema, node.step, grouped, tuple(columns), "select")
+
+
+def _interval(micros: int) -> object:
+    import datetime
+
+    return datetime.timedelta(microseconds=micros)

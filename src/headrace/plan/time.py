@@ -1,0 +1,117 @@
+"""Event time in a plan: where each step's records have it, and whether a plan ever ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from sqlglot import exp
+
+from headrace.errors import PlanError
+from headrace.plan.nodes import (
+    Custom,
+    EventTime,
+    Explode,
+    External,
+    Filter,
+    GroupBy,
+    JoinWithin,
+    Late,
+    MapBatches,
+    MapRows,
+    Node,
+    Project,
+    Read,
+    Union,
+)
+from headrace.windows import EventClock
+
+START, END = "window_start", "window_end"
+"""The columns a window's result has beside its keys and aggregates."""
+
+
+def clock_of(node: Node) -> EventClock | None:
+    """Where the records that leave a step have their event time; None if they have none."""
+    found = _clock(node)
+    return found if isinstance(found, EventClock) else None
+
+
+def clock_needed(node: Node, what: str) -> EventClock:
+    """The clock of a step, or a sentence that says why there is none."""
+    found = _clock(node)
+    if isinstance(found, EventClock):
+        return found
+    if found is None:
+        raise PlanError(f"{what} needs event time; call event_time('column', delay='10s') before")
+    clock, lost = found
+    names = " and ".join(f"'{c}'" for c in clock.columns)
+    raise PlanError(
+        f"{what} needs event time, but {lost.label} dropped its column {names}; keep it"
+    )
+
+
+def _clock(node: Node) -> EventClock | tuple[EventClock, Node] | None:
+    if isinstance(node, EventTime):
+        return EventClock((node.column,))
+    if isinstance(node, GroupBy):
+        return EventClock((END,), -1) if node.window is not None else None
+    if isinstance(node, JoinWithin):
+        names = dict(node.renamed)
+        right = tuple(names[c] for c in node.right_clock.columns if c in names)
+        if node.left_clock.shift or node.right_clock.shift:
+            return None
+        return EventClock((*node.left_clock.columns, *right))
+    if isinstance(node, Union):
+        clocks = [_clock(part) for part in node.parts]
+        return clocks[0] if all(c == clocks[0] for c in clocks) else None
+    if isinstance(node, (Read, External, Late)) or len(node.inputs) != 1:
+        return None
+    before = _clock(node.inputs[0])
+    if not isinstance(before, EventClock):
+        return before
+    if isinstance(node, Project):
+        names = {
+            t.name: n for n, t in node.columns if isinstance(t, exp.Column) and len(t.parts) == 1
+        }
+        same = {c: c for c in before.columns if names.get(c) != c and (c, c) in _same(node)}
+        return before.renamed({**names, **same}) or (before, node)
+    if isinstance(node, Explode):
+        return before if set(before.columns) <= set(node.keep) else (before, node)
+    if isinstance(node, (MapRows, MapBatches, Custom)):
+        kept = all(
+            c in node.schema.names and pa.types.is_timestamp(node.schema.field(c).type)
+            for c in before.columns
+        )
+        return before if kept else (before, node)
+    if isinstance(node, Filter):
+        return before
+    return before if set(before.columns) <= set(node.schema.names) else (before, node)
+
+
+def _same(node: Project) -> set[tuple[str, str]]:
+    return {(n, t.name) for n, t in node.columns if isinstance(t, exp.Column) and len(t.parts) == 1}
+
+
+def nodes_of(node: Node) -> Iterator[Node]:
+    """Every step of a plan once, inputs first."""
+    seen: set[int] = set()
+
+    def walk(each: Node) -> Iterator[Node]:
+        if id(each) in seen:
+            return
+        seen.add(id(each))
+        for source in each.inputs:
+            yield from walk(source)
+        yield each
+
+    return walk(node)
+
+
+def is_bounded(node: Node) -> bool:
+    """Whether a plan's input ends."""
+    for each in nodes_of(node):
+        if isinstance(each, Read) and not getattr(each.source, "bounded", True):
+            return False
+        if isinstance(each, External) and getattr(each.handle, "isStreaming", False):
+            return False
+    return True

@@ -1,0 +1,161 @@
+"""What a window is: half-open spans of event time, aligned to the Unix epoch plus an offset.
+
+>>> tumbling("1 minute")
+tumbling(1min)
+>>> sliding("30s", every="1s", offset="500ms")
+sliding(30s, every=1s, offset=500ms)
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import PlanError, nearest
+
+FOREVER = 2**63 - 1
+"""The watermark at infinity: nothing will ever come."""
+BEGINNING = -(2**63)
+"""The watermark before any: anything may come."""
+
+_UNITS = {"us": 1, "ms": 1000, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6}
+_WORDS = {
+    "microsecond": "us", "µs": "us", "usec": "us", "millisecond": "ms", "msec": "ms", "milli": "ms",
+    "sec": "s", "second": "s", "m": "min", "minute": "min", "hr": "h", "hour": "h", "day": "d",
+}  # fmt: skip
+
+
+def duration(what: Any, name: str, least: int = 0) -> int:
+    """A span of time in microseconds: ``"30s"``, ``"1 minute 30 seconds"``, a timedelta."""
+    micros = _micros(what, name)
+    if micros < least:
+        fault = "must be positive" if least else "must not be negative"
+        raise PlanError(f"{name}={what!r}: a span of time here {fault}")
+    return micros
+
+
+def _micros(what: Any, name: str) -> int:
+    if isinstance(what, datetime.timedelta):
+        return round(what / datetime.timedelta(microseconds=1))
+    if not isinstance(what, str) or not what.strip():
+        raise PlanError(f"{name}={what!r} is not a span of time; write '10s' or a timedelta")
+    if not re.fullmatch(r"\s*([+-]?[\d.]+\s*[^\W\d]+[\s,]*)+", what):
+        raise PlanError(f"{name}={what!r} is not a span of time; write it as '10s' or '5 minutes'")
+    total = 0.0
+    for number, word in re.findall(r"([+-]?[\d.]+)\s*([^\W\d]+)", what):
+        unit = word.lower()
+        unit = unit if unit in _UNITS else _WORDS.get(unit) or _WORDS.get(unit.rstrip("s"), unit)
+        if unit not in _UNITS:
+            raise PlanError(f"{name}={what!r}: '{word}' is not a unit{nearest(word, _UNITS)}")
+        try:
+            total += float(number) * _UNITS[unit]
+        except ValueError:
+            raise PlanError(f"{name}={what!r}: {number!r} is not a number") from None
+    if not total.is_integer():
+        raise PlanError(f"{name}={what!r} is not a whole number of microseconds")
+    return int(total)
+
+
+def show_duration(micros: int) -> str:
+    """A span of time as a person writes it."""
+    for unit in ("d", "h", "min", "s", "ms"):
+        if micros and micros % _UNITS[unit] == 0:
+            return f"{micros // _UNITS[unit]}{unit}"
+    return f"{micros}us" if micros else "0s"
+
+
+def show_time(micros: int) -> str:
+    """A moment of event time for people."""
+    if micros >= FOREVER:
+        return "the end"
+    if micros <= BEGINNING:
+        return "before the first record"
+    try:
+        moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(microseconds=micros)
+    except OverflowError:
+        return f"{micros}us"
+    return moment.isoformat(sep=" ", timespec="milliseconds")
+
+
+@dataclass(frozen=True, repr=False)
+class Window:
+    """Windows of a fixed size, one beginning every ``every`` microseconds."""
+
+    size: int
+    every: int
+    offset: int = 0
+
+    @property
+    def pane(self) -> int:
+        """The slice of time that state is kept for: every window is a whole number of panes."""
+        return math.gcd(self.size, self.every)
+
+    @property
+    def panes(self) -> int:
+        """How many panes a window has."""
+        return self.size // self.pane
+
+    def __repr__(self) -> str:
+        offset = f", offset={show_duration(self.offset)}" if self.offset else ""
+        if self.size == self.every:
+            return f"tumbling({show_duration(self.size)}{offset})"
+        every = show_duration(self.every)
+        return f"sliding({show_duration(self.size)}, every={every}{offset})"
+
+
+@dataclass(frozen=True, repr=False)
+class Session:
+    """Records of a key with less than ``gap`` between each and the next."""
+
+    gap: int
+
+    def __repr__(self) -> str:
+        return f"session({show_duration(self.gap)})"
+
+
+AnyWindow = Window | Session
+
+
+def tumbling(size: Any, *, offset: Any = "0s") -> Window:
+    """Windows of one size, end to end: ``tumbling("1 minute")``.
+
+    ``offset`` moves where they begin: ``tumbling("1d", offset="6h")`` is days from six o'clock.
+    """
+    span = duration(size, "tumbling: size", 1)
+    return Window(span, span, _micros(offset, "tumbling: offset") % span)
+
+
+def sliding(size: Any, every: Any, *, offset: Any = "0s") -> Window:
+    """Windows of one size that begin every so often: ``sliding("30s", every="1s")``."""
+    span, step = duration(size, "sliding: size", 1), duration(every, "sliding: every", 1)
+    if step > span:
+        raise PlanError(
+            f"sliding: every={every!r} is longer than the window, so records would fall between; "
+            "make it at most the size"
+        )
+    return Window(span, step, _micros(offset, "sliding: offset") % step)
+
+
+def session(gap: Any) -> Session:
+    """Windows that end when a key has been silent for ``gap``: ``session("30 minutes")``."""
+    return Session(duration(gap, "session: gap", 1))
+
+
+@dataclass(frozen=True)
+class EventClock:
+    """Where a stream's records have their event time: the latest of some columns, and a shift.
+
+    A window's result happens at the last microsecond of the window, a pair at its later record.
+    """
+
+    columns: tuple[str, ...]
+    shift: int = 0
+
+    def renamed(self, names: dict[str, str]) -> EventClock | None:
+        """The same clock where columns go by other names; None if one of them is gone."""
+        if not all(c in names for c in self.columns):
+            return None
+        return EventClock(tuple(names[c] for c in self.columns), self.shift)
