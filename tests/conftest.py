@@ -22,7 +22,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("default")
 
-ENGINES = ["spark"]
+ENGINES = ["spark", "box"]
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +32,12 @@ def spark_engine() -> Iterator[hr.Spark]:
     session = engine.session
     yield engine
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def box_engine() -> hr.Box:
+    """Two evaluators, with the engine's invariants checked."""
+    return hr.Box(workers=2, debug=True)
 
 
 @pytest.fixture(scope="session")

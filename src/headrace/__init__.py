@@ -28,6 +28,8 @@ from headrace.aggregates import (
     top_k,
     var,
 )
+from headrace.box.engine import Box
+from headrace.box.transforms import Transform
 from headrace.errors import (
     BadRecord,
     EngineError,
@@ -51,6 +53,8 @@ from headrace.expressions import (
     struct,
     when,
 )
+from headrace.io.source import Watermark
+from headrace.jobs import Job, Progress, start
 from headrace.keyed import KeyedStream, WindowedStream
 from headrace.read import (
     from_arrow,
@@ -74,15 +78,20 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BadRecord",
+    "Box",
     "EngineError",
     "Expr",
     "ExpressionError",
     "HeadraceError",
+    "Job",
     "KeyedStream",
     "PlanError",
+    "Progress",
     "Spark",
     "StepError",
     "Stream",
+    "Transform",
+    "Watermark",
     "WindowedStream",
     "aggregate",
     "approx_distinct",
@@ -118,6 +127,7 @@ __all__ = [
     "session",
     "sliding",
     "sql",
+    "start",
     "std",
     "struct",
     "sum",

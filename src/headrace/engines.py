@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from headrace.errors import PlanError, nearest
 from headrace.io.sink import Sink
+from headrace.jobs import Job, Output
 from headrace.plan.nodes import Node
 from headrace.plan.stages import Stage
 
-NAMES = ("spark",)
+NAMES = ("spark", "box")
 
 
 @runtime_checkable
@@ -34,6 +35,9 @@ class Engine(Protocol):
     def run(self, node: Node) -> None:
         """Run for the effect of its functions alone."""
 
+    def start(self, outputs: Sequence[Output]) -> Job:
+        """Start a job in the background, and return at once."""
+
     def where(self, stage: Stage) -> list[str]:
         """Where the head of a stage and each of its steps run, in a few words."""
 
@@ -47,6 +51,10 @@ def resolve(on: Any = None) -> Engine:
             from headrace.spark.engine import Spark
 
             return Spark()
+        if on == "box":
+            from headrace.box.engine import Box
+
+            return Box()
         raise PlanError(f"there is no engine '{on}'{nearest(on, NAMES)}")
     if type(on).__module__.startswith("pyspark.") and type(on).__name__ == "SparkSession":
         from headrace.spark.engine import Spark
@@ -54,4 +62,6 @@ def resolve(on: Any = None) -> Engine:
         return Spark(session=on)
     if isinstance(on, Engine):
         return on
-    raise PlanError(f"on={on!r} is not an engine; use 'spark', hr.Spark(…) or a SparkSession")
+    raise PlanError(
+        f"on={on!r} is not an engine; use 'spark', 'box', hr.Spark(…), hr.Box(…) or a SparkSession"
+    )

@@ -39,6 +39,7 @@ from headrace.io.registry import find
 from headrace.io.sink import Sink
 from headrace.io.source import ErrorKeeping
 from headrace.io.text import TextSink
+from headrace.jobs import Job, Output
 from headrace.kernels.aggregate import compile_aggregation
 from headrace.kernels.chain import compile_chain, compile_step
 from headrace.kernels.expressions import compile_expression
@@ -637,43 +638,69 @@ class Stream:
         """How many records there are."""
         return int(_only(self.agg(**{VALUE: count()}).collect(on)))
 
-    def write_to(self, sink: Sink, on: Any = None) -> None:
-        """Write to any sink."""
+    def start(self, on: Any = None, *, to: Any = None) -> Job:
+        """Run in the background: ``job = stream.start(on="box")``, then ``job.wait()``.
+
+        Results go to ``to``: a sink, or a function that is given each bundle, one at a time.
+        Without it they are kept in memory, for ``job.result()``.
+        """
+        return resolve(on).start([self._output(to)])
+
+    def _output(self, to: Any) -> Output:
+        with self._building("start"):
+            if isinstance(to, Sink):
+                to.check(self.schema)
+            elif to is not None and not callable(to):
+                raise PlanError(f"to={to!r} is neither a sink nor a function of a bundle")
+            return Output(self.node, to)
+
+    def write_to(self, sink: Sink, on: Any = None) -> Outlet | None:
+        """Write to any sink.
+
+        A stream that ends is written now. One that does not end gives what ``start`` takes:
+        ``stream.write_parquet("out").start(on="box")``.
+        """
         with self._building("write"):
             if not isinstance(sink, Sink):
                 raise PlanError(f"{sink!r} is not a sink; see headrace.io.sink")
             sink.check(self.schema)
+        if not self.bounded:
+            return Outlet(self, sink, on)
         resolve(on).write(self.node, sink)
+        return None
 
-    def write(self, format: str, *args: Any, on: Any = None, **options: Any) -> None:
+    def write(self, format: str, *args: Any, on: Any = None, **options: Any) -> Outlet | None:
         """Write in a format found by name, ours or one an installed package brings."""
         with self._building(f"write {format}"):
             sink = find("headrace.sinks", format)(*args, **options)
-        self.write_to(sink, on)
+        return self.write_to(sink, on)
 
-    def write_parquet(self, path: Any, mode: str = "error", on: Any = None, **options: Any) -> None:
+    def write_parquet(
+        self, path: Any, mode: str = "error", on: Any = None, **options: Any
+    ) -> Outlet | None:
         """Write a folder of Parquet files; ``mode`` is error, overwrite or append."""
-        self._write_files("write_parquet", ParquetSink, path, mode, on, options)
+        return self._write_files("write_parquet", ParquetSink, path, mode, on, options)
 
-    def write_csv(self, path: Any, mode: str = "error", on: Any = None, **options: Any) -> None:
+    def write_csv(
+        self, path: Any, mode: str = "error", on: Any = None, **options: Any
+    ) -> Outlet | None:
         """Write a folder of CSV files with headers."""
-        self._write_files("write_csv", CsvSink, path, mode, on, options)
+        return self._write_files("write_csv", CsvSink, path, mode, on, options)
 
-    def write_json(self, path: Any, mode: str = "error", on: Any = None) -> None:
+    def write_json(self, path: Any, mode: str = "error", on: Any = None) -> Outlet | None:
         """Write a folder of JSON-lines files; NaN and infinity, which JSON lacks, become null."""
-        self._write_files("write_json", JsonSink, path, mode, on, {})
+        return self._write_files("write_json", JsonSink, path, mode, on, {})
 
-    def write_text(self, path: Any, mode: str = "error", on: Any = None) -> None:
+    def write_text(self, path: Any, mode: str = "error", on: Any = None) -> Outlet | None:
         """Write the one string column as a folder of text files."""
-        self._write_files("write_text", TextSink, path, mode, on, {})
+        return self._write_files("write_text", TextSink, path, mode, on, {})
 
     def _write_files(
         self, method: str, kind: Any, path: Any, mode: str, on: Any, options: dict[str, Any]
-    ) -> None:
+    ) -> Outlet | None:
         with self._building(method):
             sink = kind(path, mode, options)
-            sink.check(self.schema)
-        resolve(on).write(self.node, sink)
+        return self.write_to(sink, on)
 
     # How steps are added
 
@@ -839,6 +866,19 @@ class Stream:
                 if tried >= 4:
                     break
         return None
+
+
+@dataclass(frozen=True)
+class Outlet:
+    """A stream that does not end, and the sink it goes to; nothing runs until it is started."""
+
+    stream: Stream
+    sink: Sink
+    on: Any = None
+
+    def start(self, on: Any = None) -> Job:
+        """Run in the background."""
+        return self.stream.start(on if on is not None else self.on, to=self.sink)
 
 
 def _late(node: EventTime) -> Late:

@@ -24,10 +24,16 @@ and reads its part there as Arrow record batches. This is a whole source:
 
 ``hr.from_source(Squares(1000))`` reads it. Name the class in the entry-point group
 ``headrace.sources`` of your package, and ``hr.read("squares", upto=1000)`` finds it.
+
+An unbounded source says ``bounded = False``; its splits' ``read`` goes on until the job stops, may
+wait for records as long as it likes, and may yield None to say that there is nothing just now. A
+source that knows its own watermarks says ``watermarks = True``, and its splits yield
+``Watermark(time)`` between batches.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -37,6 +43,25 @@ import pyarrow as pa
 
 BUNDLE_ROWS = 64 * 1024
 """The most records a source puts into one bundle."""
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """What a split may yield: no record of it after this one is older than ``time``.
+
+    ``time`` is in microseconds since 1970, or a datetime.
+    """
+
+    time: int | datetime.datetime
+
+    @property
+    def micros(self) -> int:
+        if isinstance(self.time, int):
+            return self.time
+        moment = self.time
+        if moment.tzinfo is not None:
+            moment = moment.astimezone(datetime.UTC).replace(tzinfo=None)
+        return (moment - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
 
 
 @runtime_checkable

@@ -33,6 +33,7 @@ from headrace.kernels.native import strings, tokens
 from headrace.kernels.tokenise import Text, Tokeniser
 from headrace.plan.nodes import Explode, GroupBy, Narrow
 from headrace.plan.prune import columns_of
+from headrace.windows import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,13 @@ class Merge:
             except ExpressionError as error:
                 raise StepError(f"{self.aggregation.node.label}: {error}") from error
 
+    def bundle(self) -> pa.RecordBatch:
+        """The merged partials, a row a key."""
+        size = self.grouper.size
+        columns = [*self.grouper.keys(), *(s.partials(size) for s in self.states)]
+        schema = self.aggregation.partial_schema
+        return pa.RecordBatch.from_arrays(columns, schema=schema) if columns else _rows(size)
+
     def finish(self) -> pa.RecordBatch:
         """The results, a row a key."""
         size = self.grouper.size if self.aggregation.keys else 1
@@ -305,6 +313,8 @@ def _fused(
     steps: Sequence[Narrow], schema: pa.Schema, node: GroupBy, zone: str
 ) -> PartialPlan | None:
     """Counting words while cutting them, if that is what the end of the stage does."""
+    if isinstance(node.window, Session):
+        return None
     before = list(steps)
     keep_empty = True
     if len(before) > 1 and isinstance(before[-2], Explode):

@@ -131,7 +131,7 @@ class Cells:
     def nbytes(self) -> int:
         return int(self.slots.nbytes)
 
-    def clear(self) -> None:
+    def reset(self) -> None:
         """Forget every key, and keep the room."""
         self.slots[:] = 0
         self.meta[:] = 0

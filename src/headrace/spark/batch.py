@@ -16,14 +16,17 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from headrace.errors import PlanError
-from headrace.io.memory import TableSplit
+from headrace.io.memory import TableSource, TableSplit
 from headrace.io.source import Split, at_most, size_of
 from headrace.kernels.aggregate import columns_needed
 from headrace.plan.nodes import (
+    Custom,
     External,
     GroupBy,
     Join,
+    JoinWithin,
     KeyBy,
+    Late,
     Limit,
     MaxParallelism,
     Narrow,
@@ -56,6 +59,7 @@ from headrace.spark.endings import (
     RowsEnding,
     RunEnding,
     ScatterEnding,
+    SessionEnding,
     TopEnding,
     WriteEnding,
 )
@@ -65,11 +69,13 @@ from headrace.spark.heads import (
     LimitHead,
     MergeHead,
     RowsHead,
+    SessionHead,
     SplitsHead,
     TopHead,
 )
 from headrace.spark.session import our_meaning
 from headrace.spark.stage import Program, Task, by_value
+from headrace.windows import Session
 
 _SHARD_BYTES = 32 << 20
 """Input a shard of keys stands for: more input makes more shards, not larger ones."""
@@ -79,11 +85,13 @@ _INLINE_BYTES = 1 << 20
 
 def keeps_rows(stage: Stage) -> bool:
     """Whether the head of a stage is rows that Spark itself has or makes."""
-    if isinstance(stage.head, (External, Join, Sort)):
+    if isinstance(stage.head, (External, Join, JoinWithin, Sort)):
         return True
     if isinstance(stage.head, (Limit, MaxParallelism, Shuffle)):
         return keeps_rows(stage.inputs[0]) and is_plain(stage.inputs[0].steps)
     if isinstance(stage.head, GroupBy):
+        if stage.head.window is not None:
+            return False
         before = stage.inputs[0]
         return keeps_rows(before) and is_plain(before.steps) and sql_can(stage.head)
     if isinstance(stage.head, Union):
@@ -197,6 +205,17 @@ class Lowering:
         """What a stage's head brings to the workers."""
         head = stage.head
         before = stage.inputs[0]
+        if isinstance(head, Late):
+            nothing = Read(head.schema, head.step, TableSource(head.schema.empty_table()))
+            return self._splits(nothing, None, head.schema.names)
+        if isinstance(head, Custom):
+            raise PlanError(f"{head.label}: a Transform of your own runs on the box; pass on='box'")
+        if isinstance(head, GroupBy) and isinstance(head.window, Session):
+            shards = self._shards(stage) if head.keys else 1
+            node = bare(head)
+            keyed = SessionEnding(node, before.schema, shards, self.zone)
+            sent = self._finished(before, (), keyed, BUNDLES_SQL)
+            return self._exchanged(sent, shards), SessionHead(node, before.schema, self.zone)
         if isinstance(head, GroupBy):
             shards = self._shards(stage) if head.keys else 1
             node = bare(head)
@@ -280,6 +299,8 @@ class Lowering:
             return as_schema(head.handle, head.schema)
         if isinstance(head, Join):
             return self._join(head, *stage.inputs)
+        if isinstance(head, JoinWithin):
+            return self._join_within(head, *stage.inputs)
         before = self._rows(stage.inputs[0])
         if isinstance(head, Sort):
             return before.orderBy(
@@ -318,6 +339,25 @@ class Lowering:
                 out.append(quoted(name))
         out += [quoted(names[old]).alias(new) for old, new in node.renamed]
         return joined.select(out)
+
+    def _join_within(self, node: JoinWithin, left: Stage, right: Stage) -> Any:
+        a, b = self._rows(left), self._rows(right)
+        names = {n: f"__headrace_right_{i}" for i, n in enumerate(right.schema.names)}
+        b = b.select([quoted(n).alias(alias) for n, alias in names.items()])
+        pairs = zip(node.left_on, node.right_on, strict=True)
+        matched = reduce(lambda x, y: x & y, [quoted(x) == quoted(names[y]) for x, y in pairs])
+        ours = _moment([quoted(c) for c in node.left_clock.columns], node.left_clock.shift)
+        theirs = [quoted(names[c]) for c in node.right_clock.columns]
+        apart = _moment(theirs, node.right_clock.shift) - ours
+        joined = a.join(b, matched & (apart >= -node.before) & (apart <= node.after), "inner")
+        out = [quoted(name) for name in left.schema.names]
+        return joined.select(out + [quoted(names[old]).alias(new) for old, new in node.renamed])
+
+
+def _moment(columns: Sequence[Any], shift: int) -> Any:
+    """The latest of some times in microseconds, and a shift."""
+    micros = [F.unix_micros(c.cast("timestamp")) for c in columns]
+    return (F.greatest(*micros) if len(micros) > 1 else micros[0]) + shift
 
 
 def columns_read(steps: Sequence[Narrow], names: Sequence[str], ending: Ending) -> list[str]:

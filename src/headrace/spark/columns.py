@@ -12,7 +12,15 @@ from sqlglot import exp
 
 from headrace.errors import PlanError
 from headrace.expressions import to_sql
-from headrace.plan.nodes import Explode, Filter, GroupBy, Narrow, Project
+from headrace.plan.nodes import (
+    AssignWindows,
+    EventTime,
+    Explode,
+    Filter,
+    GroupBy,
+    Narrow,
+    Project,
+)
 from headrace.types import normal_schema
 
 SQL_AGGREGATES = {
@@ -58,13 +66,13 @@ def quoted(name: str) -> Any:
 
 def is_plain(steps: Sequence[Narrow]) -> bool:
     """Whether steps are expressions only."""
-    return not any(step.python for step in steps)
+    return plain_prefix(steps) == len(steps)
 
 
 def plain_prefix(steps: Sequence[Narrow]) -> int:
     """How many of the first steps are expressions."""
     for i, step in enumerate(steps):
-        if step.python:
+        if step.python or isinstance(step, (AssignWindows, EventTime)):
             return i
     return len(steps)
 

@@ -9,7 +9,7 @@ import cloudpickle
 import pyarrow as pa
 
 from headrace.io.sink import Sink
-from headrace.kernels.aggregate import PartialPlan, by_shard
+from headrace.kernels.aggregate import PartialPlan, by_shard, compile_aggregation
 from headrace.plan.nodes import GroupBy, TopK
 from headrace.spark.bundles import MESSAGES, Batches, Place, Sender, gathered
 from headrace.spark.heads import top_of
@@ -91,6 +91,24 @@ class KeyEnding:
 
 
 @dataclass(frozen=True)
+class SessionEnding:
+    """The records themselves, by the shard of the keys their sessions have."""
+
+    node: GroupBy
+    schema: pa.Schema
+    shards: int
+    zone: str
+
+    def finish(self, batches: Batches, place: Place) -> Batches:
+        aggregation = compile_aggregation(self.node, self.schema, self.zone)
+        return Sender(place).rows(
+            part
+            for batch in gathered(batches)
+            for part in by_shard(batch, aggregation.evaluate(batch)[0], self.shards)
+        )
+
+
+@dataclass(frozen=True)
 class TopEnding:
     """The top records of this part, by the shard of their key."""
 
@@ -160,6 +178,6 @@ def _message(data: bytes) -> pa.RecordBatch:
 
 
 Ending = (
-    RowsEnding | CollectEnding | LimitEnding | ScatterEnding | KeyEnding | TopEnding
+    RowsEnding | CollectEnding | LimitEnding | ScatterEnding | KeyEnding | SessionEnding | TopEnding
     | PartialEnding | WriteEnding | RunEnding
 )  # fmt: skip

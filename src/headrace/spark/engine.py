@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.errors import EngineError, PlanError
 from headrace.io.sink import Sink
+from headrace.jobs import Job, Output
+from headrace.plan.batch import windows_as_keys
 from headrace.plan.explain import LOCK
-from headrace.plan.nodes import External, Join, Node, Read, Sort, Union
+from headrace.plan.nodes import External, Join, JoinWithin, Late, Node, Read, Sort, Union
 from headrace.plan.stages import Stage, stages_of
 
 
@@ -63,7 +65,7 @@ class Spark:
         from headrace.spark.bundles import unpack
 
         with self._lowering() as lowering:
-            rows = lowering.collected(stages_of(node)).collect()
+            rows = lowering.collected(stages_of(windows_as_keys(node))).collect()
         rows.sort(key=lambda row: row.place)
         batches = [unpack(row.bundle, node.schema) for row in rows]
         return pa.Table.from_batches(batches, node.schema)
@@ -73,7 +75,7 @@ class Spark:
         from headrace.spark.bundles import unpack
 
         with self._lowering() as lowering:
-            frame = lowering.collected(stages_of(node))
+            frame = lowering.collected(stages_of(windows_as_keys(node)))
             for row in frame.toLocalIterator(prefetchPartitions=True):
                 yield unpack(row.bundle, node.schema)
 
@@ -83,7 +85,7 @@ class Spark:
             with self._lowering() as lowering:
                 if hasattr(sink, "begin"):
                     sink.begin(node.schema)
-                rows = lowering.written(stages_of(node), sink).collect()
+                rows = lowering.written(stages_of(windows_as_keys(node)), sink).collect()
             sink.commit([pickle.loads(row.message) for row in rows])
         except BaseException:
             sink.abort()
@@ -92,7 +94,7 @@ class Spark:
     def run(self, node: Node) -> None:
         """Run for the effect of its functions."""
         with self._lowering() as lowering:
-            lowering.ran(stages_of(node)).collect()
+            lowering.ran(stages_of(windows_as_keys(node))).collect()
 
     def frame(self, node: Node) -> Any:
         """The records as a Spark DataFrame, to go on with PySpark."""
@@ -100,7 +102,11 @@ class Spark:
         from headrace.spark.failures import told
 
         with told():
-            return Lowering(self.session).rows(stages_of(node))
+            return Lowering(self.session).rows(stages_of(windows_as_keys(node)))
+
+    def start(self, outputs: Sequence[Output]) -> Job:
+        """Jobs in the background are the box's for now."""
+        raise PlanError("start() runs on the box; pass on='box'")
 
     @contextlib.contextmanager
     def _lowering(self) -> Iterator[Any]:
@@ -122,11 +128,13 @@ class Spark:
 
         rows = keeps_rows(stage)
         head = stage.head
-        if isinstance(head, Read):
+        if isinstance(head, Late):
+            places = ["nothing is late to a job that sees all records at once"]
+        elif isinstance(head, Read):
             places = ["read in the Python worker"]
         elif isinstance(head, External):
             places = ["Spark DataFrame"]
-        elif rows or isinstance(head, (Join, Sort)):
+        elif rows or isinstance(head, (Join, JoinWithin, Sort)):
             places = ["Spark SQL"]
         elif isinstance(head, Union):
             places = ["no exchange"]

@@ -14,9 +14,11 @@ from headrace.io.source import Split
 from headrace.kernels.aggregate import Merge, compile_aggregation
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.order import Top
+from headrace.kernels.window import Sessions, session_spans
 from headrace.plan.nodes import GroupBy, TopK
 from headrace.spark.bundles import Batches, received
 from headrace.types import normal_batch
+from headrace.windows import FOREVER
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,31 @@ class MergeHead:
 
 
 @dataclass(frozen=True)
+class SessionHead:
+    """Finds the sessions of keys, a shard at a time."""
+
+    node: GroupBy
+    input: pa.Schema
+    zone: str
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.node.schema
+
+    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+        aggregation = compile_aggregation(self.node, self.input, self.zone)
+        bundles_in = received(rows, self.input)
+        for _, bundles in itertools.groupby(bundles_in, key=lambda pair: pair[0]):
+            sessions = Sessions(aggregation, self.node.schema)
+            for place, (_, bundle) in enumerate(bundles):
+                for _, spans in session_spans(aggregation, bundle, 1):
+                    sessions.add(place, spans)
+            found = sessions.close(FOREVER)
+            if found is not None:
+                yield found.select(list(columns))
+
+
+@dataclass(frozen=True)
 class TopHead:
     """Merges the top records of parts, a shard of keys at a time."""
 
@@ -124,7 +151,7 @@ class TopHead:
             yield top.bundle().select(list(columns))
 
 
-Head = SplitsHead | RowsHead | ConcatHead | LimitHead | MergeHead | TopHead
+Head = SplitsHead | RowsHead | ConcatHead | LimitHead | MergeHead | SessionHead | TopHead
 
 
 def top_of(node: TopK, zone: str) -> Top:

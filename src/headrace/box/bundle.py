@@ -1,0 +1,23 @@
+"""A bundle: some records of one epoch, the unit of work (StreamBox §7.1)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+
+class Bundle:
+    """Records, and where they stand.
+
+    ``order`` is their place in the input, which results that follow it are sorted by. ``epoch`` is
+    the epoch they arrived in; what is derived from them keeps it, so that a debug run can check
+    that none changed epoch. A NUMA node would be one more label here.
+    """
+
+    __slots__ = ("batch", "epoch", "nbytes", "order")
+
+    def __init__(self, batch: pa.RecordBatch, order: tuple[int, ...], epoch: int) -> None:
+        self.batch, self.order, self.epoch = batch, order, epoch
+        self.nbytes = batch.nbytes
+
+    def __repr__(self) -> str:
+        return f"Bundle({self.batch.num_rows} records, epoch {self.epoch}, order {self.order})"

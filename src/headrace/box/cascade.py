@@ -1,0 +1,299 @@
+"""Cascading containers: which epoch's records are where, and what may be processed next.
+
+Each transform has a list of containers for each of its inputs, oldest epoch first, and every
+container is linked to the one its output goes to. Three things keep watermarks true however many
+evaluators work at once (StreamBox §5): output goes to the container its input's container is
+linked to; a watermark is taken only when its container and all before it are consumed; a
+transform of several inputs keeps the epochs of each apart, and those below it are put in order
+only as their watermarks become known.
+
+All methods are called with ``lock`` held. The paper uses a reader-writer lock for each list; under
+the interpreter lock one plain lock, held for a few microseconds, does as well.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from headrace.box.bundle import Bundle
+from headrace.box.container import Container, State
+from headrace.windows import BEGINNING
+
+if TYPE_CHECKING:
+    from headrace.box.invariants import Checker
+
+
+class Lane:
+    """One input of a transform: its containers in order, and those whose place is not known yet."""
+
+    __slots__ = ("containers", "loose", "number", "vertex", "watermark")
+
+    def __init__(self, vertex: Vertex, number: int) -> None:
+        self.vertex, self.number = vertex, number
+        self.containers: deque[Container] = deque()
+        self.loose: dict[int, Container] = {}
+        self.watermark = BEGINNING
+        """The last watermark consumed."""
+
+
+class Vertex:
+    """A transform in the network, with its containers.
+
+    ``joint`` says that a watermark is the least of the lanes' (what follows a join or is a union);
+    otherwise each lane's watermarks go their own way. ``most`` bounds how many bundles of it run
+    at once; ``windowed`` says that it holds results back until a watermark.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        transform: Any,
+        lanes: int = 1,
+        *,
+        joint: bool = False,
+        most: int = 1 << 30,
+    ) -> None:
+        self.name, self.transform, self.joint, self.most = name, transform, joint, most
+        self.lanes = [Lane(self, i) for i in range(lanes)]
+        self.outputs: list[tuple[Vertex, int]] = []
+        self.depth = 0
+        self.running = 0
+        self.closing = 0
+        self.watermark = BEGINNING
+        self.bundles = self.records = self.emitted = 0
+        self.busy = 0.0
+
+    def __repr__(self) -> str:
+        return f"Vertex({self.name})"
+
+    def all_containers(self) -> Iterator[Container]:
+        """Its containers, each lane's oldest first, those without a place last."""
+        for lane in self.lanes:
+            yield from lane.containers
+        for lane in self.lanes:
+            yield from lane.loose.values()
+
+    def may_run(self) -> bool:
+        return self.running < self.most
+
+
+class Cascade:
+    """The network of containers."""
+
+    def __init__(self, vertices: list[Vertex], checker: Checker | None = None) -> None:
+        self.vertices = vertices
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        self.bytes = 0
+        self.in_flight = 0
+        self.peak = 0
+        self.checker = checker
+
+    # Containers and their links
+
+    def open(self, vertex: Vertex, lane: int, epoch: int, since: int) -> Container:
+        """A new youngest container, for an epoch that begins at the ingress."""
+        container = Container(vertex.lanes[lane], epoch, since, ordered=True)
+        vertex.lanes[lane].containers.append(container)
+        return container
+
+    def below(self, container: Container, output: int) -> Container:
+        """The container that output of this one goes to, made on demand.
+
+        In an ordered list those of the older epochs are made first, so that it stays in order.
+        """
+        found = container.down[output]
+        if found is not None:
+            return found
+        if self._places_below(container):
+            for older in container.lane.containers:
+                if older is container:
+                    break
+                if older.down[output] is None:
+                    self._link(older, output, ordered=True)
+            return self._link(container, output, ordered=True)
+        return self._link(container, output, ordered=False)
+
+    def _places_below(self, container: Container) -> bool:
+        """Whether a container's place decides that of the one below it.
+
+        Below a joint vertex of several lanes it does not: the lanes are put in order only as their
+        watermarks are taken.
+        """
+        vertex = container.lane.vertex
+        return container.ordered and not (vertex.joint and len(vertex.lanes) > 1)
+
+    def _link(self, container: Container, output: int, ordered: bool) -> Container:
+        vertex, lane = self._target(container, output)
+        made = Container(vertex.lanes[lane], container.epoch, container.since, ordered)
+        if ordered:
+            made.lane.containers.append(made)
+        else:
+            made.lane.loose[id(made)] = made
+        container.down[output] = made
+        return made
+
+    @staticmethod
+    def _target(container: Container, output: int) -> tuple[Vertex, int]:
+        vertex, lane = container.lane.vertex.outputs[output]
+        # What follows a transform of several inputs keeps their epochs apart.
+        own = container.lane.vertex
+        if len(own.lanes) > 1 and not own.joint:
+            return vertex, lane + container.lane.number
+        return vertex, lane
+
+    def _place(self, container: Container) -> None:
+        """A loose container gets its place after all that have one, and so do those below it."""
+        if container.ordered:
+            return
+        lane = container.lane
+        del lane.loose[id(container)]
+        container.ordered = True
+        lane.containers.append(container)
+        if self._places_below(container):
+            for output, below in enumerate(container.down):
+                if below is not None:
+                    for older in lane.containers:
+                        if older is container:
+                            break
+                        if older.down[output] is None:
+                            self._link(older, output, ordered=True)
+                    self._place(below)
+
+    # Bundles
+
+    def deposit(self, container: Container, bundle: Bundle) -> None:
+        """Give a bundle to a container."""
+        if self.checker is not None:
+            self.checker.deposited(container, bundle)
+        container.bundles.append(bundle)
+        container.unconsumed += 1
+        container.deposited += 1
+        self.in_flight += 1
+        self.bytes += bundle.nbytes
+        self.peak = max(self.peak, self.bytes)
+
+    def claim(self, container: Container) -> Bundle:
+        """Take a bundle to process it."""
+        container.lane.vertex.running += 1
+        return container.bundles.popleft()
+
+    def emit(self, container: Container, bundles: Iterable[Bundle]) -> int:
+        """Give bundles derived from an epoch to the containers below; how many there were."""
+        count = 0
+        for bundle in bundles:
+            container.lane.vertex.emitted += bundle.batch.num_rows
+            for output in range(len(container.down)):
+                self.deposit(self.below(container, output), bundle)
+                count += 1
+        return count
+
+    def consumed(self, container: Container, bundle: Bundle) -> None:
+        """A bundle is done, and what it gave has been deposited."""
+        vertex = container.lane.vertex
+        vertex.running -= 1
+        container.unconsumed -= 1
+        self.in_flight -= 1
+        self.bytes -= bundle.nbytes
+        if self.checker is not None:
+            self.checker.consumed(container)
+        if container.unconsumed == 0 and container.state is State.WM_CANCELLED:
+            self._retire(container.lane)
+
+    # Watermarks
+
+    def assign(self, container: Container, watermark: int, arrived: float) -> None:
+        """The epoch ends with this watermark: no more bundles will come."""
+        container.watermark, container.arrived = watermark, arrived
+        container.state = State.WM_ASSIGNED
+
+    def cancel(self, container: Container) -> None:
+        """The epoch has no end of its own here: it goes on into the next container."""
+        container.state = State.WM_CANCELLED
+        self._retire(container.lane)
+
+    def _retire(self, lane: Lane) -> None:
+        """Remove the oldest containers that are done, and pass on that they are."""
+        while lane.containers:
+            front = lane.containers[0]
+            if front.state is State.WM_CANCELLED and front.unconsumed == 0:
+                lane.containers.popleft()
+                for below in front.down:
+                    if below is not None:
+                        self._place(below)
+                        self.cancel(below)
+            elif front.state is State.WM_CONSUMED:
+                lane.containers.popleft()
+            else:
+                return
+
+    def due(self, vertex: Vertex) -> Container | None:
+        """The container whose watermark may be taken now, if there is one.
+
+        Its bundles and all containers before it are consumed. Of a joint vertex's lanes the one
+        with the least watermark goes first, once it is known which that is.
+        """
+        best: Container | None = None
+        for lane in vertex.lanes:
+            if not lane.containers:
+                continue
+            front = lane.containers[0]
+            if front.state is not State.WM_ASSIGNED or front.unconsumed:
+                continue
+            if not vertex.joint:
+                return front
+            assert front.watermark is not None
+            if self._least(vertex, lane, front.watermark) and (
+                best is None or front.watermark < (best.watermark or 0)
+            ):
+                best = front
+        return None if vertex.joint and vertex.closing else best
+
+    @staticmethod
+    def _least(vertex: Vertex, lane: Lane, watermark: int) -> bool:
+        """Whether no other lane can still have an older watermark to come first."""
+        for other in vertex.lanes:
+            if other is lane or other.watermark >= watermark:
+                continue
+            known = [c.watermark for c in other.containers if c.watermark is not None]
+            if not known or known[0] < watermark:
+                return False
+        return True
+
+    def retrieve(self, container: Container) -> int | None:
+        """Take the watermark: the event time to tell the transform; None if it brings no news."""
+        lane, vertex = container.lane, container.lane.vertex
+        assert container.watermark is not None
+        if self.checker is not None:
+            self.checker.retrieved(container)
+        container.state = State.WM_RETRIEVED
+        vertex.closing += 1
+        lane.watermark = container.watermark
+        if not vertex.joint:
+            vertex.watermark = container.watermark
+            return container.watermark
+        joint = min(each.watermark for each in vertex.lanes)
+        if joint <= vertex.watermark:
+            return None
+        vertex.watermark = joint
+        return joint
+
+    def finished(self, container: Container, watermark: int | None) -> None:
+        """The watermark is consumed; ``watermark`` is what goes downstream, None if nothing."""
+        vertex = container.lane.vertex
+        vertex.closing -= 1
+        container.state = State.WM_CONSUMED
+        for output in range(len(container.down)):
+            if watermark is None:
+                below = container.down[output]
+                if below is not None:
+                    self._place(below)
+                    self.cancel(below)
+            else:
+                below = self.below(container, output)
+                self._place(below)
+                self.assign(below, watermark, container.arrived)
+        self._retire(container.lane)

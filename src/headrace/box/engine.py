@@ -1,0 +1,193 @@
+"""``hr.Box``: the embedded multicore engine."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import psutil
+import pyarrow as pa
+
+from headrace.box.clock import Clock
+from headrace.box.job import BoxJob, Run
+from headrace.box.network import check
+from headrace.box.scheduler import SCHEDULERS, scheduler_of
+from headrace.box.sinks import Collected, Discarded, Written
+from headrace.errors import PlanError
+from headrace.io.sink import Sink
+from headrace.jobs import Output
+from headrace.plan.explain import LOCK
+from headrace.plan.nodes import (
+    EventTime,
+    External,
+    GroupBy,
+    Join,
+    JoinWithin,
+    Late,
+    MaxParallelism,
+    Node,
+    Read,
+    Shuffle,
+    Union,
+)
+from headrace.plan.stages import Stage
+
+_BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+class Box:
+    """All cores of this machine, in this process.
+
+    ``workers`` is the number of evaluator threads (all cores this process may use), ``pin`` ties
+    each to a core, ``memory`` bounds the bytes of records in flight (``"512MB"``; a quarter of the
+    memory, at most 2 GB), ``scheduler`` is ``"next-externalization"``, ``"first-found"`` or
+    ``"in-order"``, and ``bundle`` fixes the records of a bundle, which otherwise adapts. None of
+    them changes a result. ``debug`` checks the engine's invariants as it runs.
+    """
+
+    name = "box"
+
+    def __init__(
+        self,
+        *,
+        workers: int | None = None,
+        pin: bool = False,
+        memory: int | str | None = None,
+        scheduler: str = "next-externalization",
+        bundle: int | None = None,
+        debug: bool | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        cores = _cores()
+        if workers is not None and (
+            not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 1024
+        ):
+            raise PlanError(f"Box: workers={workers!r} is not a number from 1 to 1024")
+        if bundle is not None and (
+            not isinstance(bundle, int) or isinstance(bundle, bool) or bundle < 1
+        ):
+            raise PlanError(f"Box: bundle={bundle!r} is not a number of records")
+        if pin and not hasattr(os, "sched_setaffinity"):
+            raise PlanError("Box: pin=True needs Linux; leave it out here")
+        scheduler_of(scheduler)
+        self.workers = workers or len(cores)
+        self.cores: Sequence[int] | None = cores if pin else None
+        self.memory = _memory(memory)
+        self.scheduler, self.bundle, self.clock = scheduler, bundle, clock
+        told = os.environ.get("HEADRACE_DEBUG", "") not in ("", "0")
+        self.debug = told if debug is None else debug
+
+    def __repr__(self) -> str:
+        return f"Box(workers={self.workers})"
+
+    def _run(self, outputs: Sequence[Output]) -> Run:
+        return Run(
+            outputs,
+            workers=self.workers,
+            cores=self.cores,
+            memory=self.memory,
+            scheduler=self.scheduler,
+            bundle=self.bundle,
+            clock=self.clock,
+            debug=self.debug,
+        )
+
+    def _finish(self, node: Node, sink: Any, alone: bool = False) -> None:
+        """Run a bounded plan to its end."""
+        run = self._run([Output(node, sink=(sink, alone))])
+        run.start()
+        try:
+            run.wait()
+        except KeyboardInterrupt:
+            run.stop(drain=False)
+            run.wait()
+            raise
+
+    def collect(self, node: Node) -> pa.Table:
+        """All records, in order."""
+        ends(node, "collect")
+        sink = Collected(node.schema)
+        self._finish(node, sink)
+        return sink.table()
+
+    def bundles(self, node: Node) -> Iterator[pa.RecordBatch]:
+        """The records in order. The box holds them all before it gives the first."""
+        yield from self.collect(node).to_batches()
+
+    def write(self, node: Node, sink: Sink) -> None:
+        """The records into a sink, committed once all are there."""
+        ends(node, "write")
+        import time
+
+        self._finish(node, Written(sink, node.schema, None, time.time), alone=True)
+
+    def run(self, node: Node) -> None:
+        """Run for the effect of its functions."""
+        ends(node, "run")
+        self._finish(node, Discarded())
+
+    def start(self, outputs: Sequence[Output]) -> BoxJob:
+        """Start a job with one or more outputs, and return at once."""
+        for output in outputs:
+            check(output.node)
+        run = self._run(outputs)
+        run.start()
+        return BoxJob(run, outputs)
+
+    def where(self, stage: Stage) -> list[str]:
+        """Where each step of a stage runs."""
+        head = stage.head
+        if isinstance(head, (Read, External)):
+            place = "ingress"
+        elif isinstance(head, Late):
+            place = "the ingress's late side"
+        elif isinstance(head, GroupBy):
+            place = "partials in slides, merged by watermark tasks"
+        elif isinstance(head, (Join, JoinWithin)):
+            place = "kernel, by shard of the keys"
+        elif isinstance(head, Union):
+            place = "no copy; joint watermark"
+        elif isinstance(head, Shuffle):
+            place = "nothing to do: evaluators share all bundles"
+        elif isinstance(head, MaxParallelism):
+            place = f"at most {head.count} bundles at once"
+        else:
+            place = "kernel, when the input ends"
+        places = [place]
+        for step in stage.steps:
+            if isinstance(step, EventTime):
+                places.append("ingress, cuts epochs")
+            else:
+                places.append(LOCK if step.python else "kernel")
+        return places
+
+
+def ends(node: Node, what: str) -> None:
+    """Refuse to wait for the end of input that has none."""
+    from headrace.plan.time import is_bounded
+
+    check(node)
+    if not is_bounded(node):
+        raise PlanError(f"{what} waits for the end, and the input never ends; use start()")
+
+
+def _cores() -> list[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def _memory(what: int | str | None) -> int:
+    if what is None:
+        return int(min(2 << 30, psutil.virtual_memory().total // 4))
+    if isinstance(what, int) and not isinstance(what, bool) and what > 0:
+        return what
+    found = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?)i?b?\s*", str(what).lower())
+    if found is None or not float(found.group(1)):
+        raise PlanError(f"Box: memory={what!r} is not a number of bytes; write '512MB'")
+    return int(float(found.group(1)) * _BYTES[found.group(2)])
+
+
+__all__ = ["SCHEDULERS", "Box"]

@@ -1,0 +1,164 @@
+"""Evaluators: the worker threads, and the pieces of work they do."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from headrace.box.bundle import Bundle
+from headrace.box.container import Container
+from headrace.box.ingress import Ingress, Reader
+from headrace.box.transforms import Out, Phases
+
+if TYPE_CHECKING:
+    from headrace.box.job import Run
+
+
+class BundleWork:
+    """Process a bundle."""
+
+    __slots__ = ("bundle", "container", "out", "run", "seconds")
+
+    def __init__(self, run: Run, container: Container, bundle: Bundle) -> None:
+        self.run, self.container, self.bundle = run, container, bundle
+
+    def work(self, worker: int) -> None:
+        bundle = self.bundle
+        self.out = Out(bundle.epoch, bundle.order, worker, self.container.lane.number)
+        start = time.perf_counter()
+        self.container.lane.vertex.transform.process(bundle, self.out)
+        self.seconds = time.perf_counter() - start
+
+    def complete(self) -> None:
+        """Deposit what came of it. The lock is held."""
+        cascade, vertex = self.run.cascade, self.container.lane.vertex
+        rows = self.bundle.batch.num_rows
+        vertex.bundles += 1
+        vertex.records += rows
+        vertex.busy += self.seconds
+        if vertex.depth == 0:
+            self.run.pace.done(rows, self.seconds)
+        cascade.emit(self.container, self.out.bundles)
+        cascade.consumed(self.container, self.bundle)
+
+
+class WatermarkWork:
+    """Process a watermark: in one go, or as tasks that all evaluators share (§6).
+
+    Nobody waits for the tasks: whoever finishes the last one goes on with what comes after them.
+    """
+
+    __slots__ = ("container", "left", "out", "phases", "run", "seconds", "tasks", "time")
+
+    def __init__(self, run: Run, container: Container, when: int | None) -> None:
+        self.run, self.container, self.time = run, container, when
+        self.out = Out(container.epoch, (when or 0,), 0, container.lane.number)
+        self.out.watermark = when
+        self.phases: Phases | None = None
+        self.tasks: list[Callable[[], None]] | None = None
+        self.left = 0
+
+    def work(self, worker: int) -> None:
+        start = time.perf_counter()
+        if self.phases is None and self.time is not None:
+            self.out.worker = worker
+            self.phases = self.container.lane.vertex.transform.on_watermark(self.time, self.out)
+        self.tasks = None if self.phases is None else next(self.phases, None)
+        self.seconds = time.perf_counter() - start
+
+    def complete(self) -> None:
+        """Share out its next tasks, or finish. The lock is held."""
+        run, container = self.run, self.container
+        container.lane.vertex.busy += self.seconds
+        bundles, self.out.bundles = self.out.bundles, []
+        run.cascade.emit(container, bundles)
+        if self.tasks is None:
+            run.cascade.finished(container, self.out.watermark)
+            run.passed(container, self.out.watermark)
+        elif self.tasks:
+            self.left = len(self.tasks)
+            run.urgent.extend(TaskWork(self, task) for task in self.tasks)
+        else:
+            run.urgent.append(self)
+
+
+class TaskWork:
+    """One of the tasks a watermark was split into."""
+
+    __slots__ = ("of", "seconds", "task")
+
+    def __init__(self, of: WatermarkWork, task: Callable[[], None]) -> None:
+        self.of, self.task = of, task
+
+    def work(self, worker: int) -> None:
+        start = time.perf_counter()
+        self.task()
+        self.seconds = time.perf_counter() - start
+
+    def complete(self) -> None:
+        self.of.container.lane.vertex.busy += self.seconds
+        self.of.left -= 1
+        if self.of.left == 0:
+            self.of.run.urgent.append(self.of)
+
+
+class ReadWork:
+    """Read the next of a split of bounded input."""
+
+    __slots__ = ("ingress", "items", "reader")
+
+    def __init__(self, ingress: Ingress, reader: Reader) -> None:
+        self.ingress, self.reader = ingress, reader
+        self.items: list[Any] = []
+
+    def work(self, worker: int) -> None:
+        self.items = self.ingress.read_some(self.reader)
+
+    def complete(self) -> None:
+        self.reader.busy = False
+        self.ingress.accept(self.reader, self.items)
+
+
+Work = BundleWork | WatermarkWork | TaskWork | ReadWork
+
+
+def evaluate(run: Run, worker: int, core: int | None) -> None:
+    """A worker thread: take work, do it without the lock, hand in what came of it."""
+    if core is not None:
+        os.sched_setaffinity(threading.get_native_id(), {core})
+    cascade = run.cascade
+    lock, changed = cascade.lock, cascade.changed
+    lock.acquire()
+    try:
+        while not run.over:
+            work = run.next_work()
+            if work is None:
+                run.waiting += 1
+                changed.wait(1.0)
+                run.waiting -= 1
+                continue
+            if run.waiting:
+                changed.notify()
+            run.active += 1
+            lock.release()
+            try:
+                work.work(worker)
+            except BaseException as error:
+                lock.acquire()
+                run.active -= 1
+                run.fail(error)
+                continue
+            lock.acquire()
+            run.active -= 1
+            try:
+                if not run.over:
+                    work.complete()
+                    if run.waiting:
+                        changed.notify(2)
+            except BaseException as error:
+                run.fail(error)
+    finally:
+        lock.release()

@@ -1,0 +1,458 @@
+"""Ingress: a source's records become bundles, and its watermarks cut epochs (StreamBox §2, §8)."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.box.bundle import Bundle
+from headrace.box.cascade import Cascade, Vertex
+from headrace.box.clock import Clock
+from headrace.box.container import Container
+from headrace.errors import StepError
+from headrace.io.source import Split, Watermark, at_most
+from headrace.kernels.chain import Chain, compile_chain
+from headrace.kernels.expressions import compile_expression, evaluate
+from headrace.kernels.expressions.kernel import numbers
+from headrace.kernels.rows import rows_of
+from headrace.plan.nodes import EventTime, Narrow, Read
+from headrace.types import INTERVAL, normal_batch
+from headrace.windows import BEGINNING, FOREVER, Window, show_duration, show_time
+
+LEAST, MOST = 1 << 10, 80 * 1024
+"""The fewest and the most records of a bundle when its size adapts (StreamBox §8)."""
+_MOST_SPLITS = 64
+_KEPT_LATE = 10_000
+log = logging.getLogger("headrace")
+
+
+class Pace:
+    """How large bundles should be, by how fast they are processed and how many wait.
+
+    A bundle is to take about 4 ms, so that a watermark never waits long behind one; where bundles
+    pile up, up to 16 ms, so that dispatching costs less.
+    """
+
+    def __init__(self, fixed: int | None, workers: int, cascade: Cascade) -> None:
+        self.fixed, self.workers, self.cascade = fixed, workers, cascade
+        self.rate = 2.0e6
+
+    def done(self, records: int, seconds: float) -> None:
+        """A bundle from the ingress took that long."""
+        if records >= 256 and seconds > 0:
+            self.rate += 0.2 * (records / seconds - self.rate)
+
+    def rows(self) -> int:
+        """The records to put into a bundle now."""
+        if self.fixed is not None:
+            return self.fixed
+        waiting = self.cascade.in_flight / (2 * self.workers)
+        span = 0.004 * min(4.0, max(1.0, waiting))
+        return int(min(MOST, max(LEAST, self.rate * span)))
+
+
+@dataclass
+class Reader:
+    """One split on its way in."""
+
+    number: int
+    items: Iterator[Any] | None = None
+    busy: bool = False
+    done: bool = False
+    idle: bool = False
+    seen: float = 0.0
+    sequence: int = 0
+    watermark: int = BEGINNING
+    records: int = 0
+    pending: list[pa.RecordBatch] = field(default_factory=list)
+    waiting_since: float = 0.0
+
+
+class Ingress:
+    """Reads a source and deposits what it reads in the containers of the current epoch.
+
+    The watermark is the least over the splits that have not ended and are not idle. A new one cuts
+    an epoch when it may close a window somewhere; where nothing says when that is, now and then.
+    """
+
+    def __init__(
+        self,
+        node: EventTime | Read,
+        columns: Sequence[str] | None,
+        cascade: Cascade,
+        pace: Pace,
+        clock: Clock,
+        flush: float,
+    ) -> None:
+        steps: list[Narrow] = []
+        step: Any = node
+        while isinstance(step, Narrow):
+            steps.append(step)
+            step = step.input
+        assert isinstance(step, Read)
+        self.node, self.read = node, step
+        self.event = node if isinstance(node, EventTime) else None
+        self.source = step.source
+        self.bounded = bool(getattr(self.source, "bounded", True))
+        self.chain: Chain = compile_chain(steps[::-1], step.schema, columns)
+        self.wanted = pa.schema([step.schema.field(c) for c in self.chain.columns])
+        self.schema = self.chain.schema
+        self.cascade, self.pace, self.clock, self.flush = cascade, pace, clock, flush
+        self.name = str(self.source)
+        self.outputs: list[tuple[Vertex, int]] = []
+        self.late_outputs: list[tuple[Vertex, int]] = []
+        self.grains: list[Window] = []
+        """Windows downstream: an epoch is cut where one of their panes ends."""
+        self.fine = False
+        """Whether something downstream can use any watermark, not just those."""
+        self.containers: list[Container] = []
+        self.readers: list[Reader] = []
+        self.epoch = 0
+        self.promised = BEGINNING
+        self.since_cut = 0
+        self.cut_at = 0.0
+        self.records = self.late = self.nbytes = 0
+        self.kept_late: deque[pa.RecordBatch] = deque()
+        self.notes: list[str] = []
+        self.ended = False
+        self.stopping = False
+        self.late_schema: pa.Schema | None = None
+        self.punctuation = self._punctuation()
+
+    # Beginning and end
+
+    def start(self, workers: int) -> None:
+        """Find the splits and open the first epoch. The lock is held."""
+        splits: list[Split] = list(self.source.splits(workers if self.bounded else 1))
+        if self.event is not None and self.bounded:
+            splits = at_most(splits, _MOST_SPLITS)
+        self.splits = splits
+        now = self.clock.now()
+        self.readers = [Reader(i, seen=now) for i in range(len(splits))]
+        self.cut_at = now
+        self._open()
+        if not splits:
+            self._end()
+
+    def _open(self) -> None:
+        self.epoch += 1
+        self.containers = [
+            self.cascade.open(vertex, lane, self.epoch, self.promised)
+            for vertex, lane in (*self.outputs, *self.late_outputs)
+        ]
+        self.since_cut = 0
+
+    def _end(self) -> None:
+        """Nothing more will be read: the watermark at infinity."""
+        if not self.ended:
+            self.ended = True
+            self.promised = FOREVER
+            now = self.clock.now()
+            for container in self.containers:
+                self.cascade.assign(container, FOREVER, now)
+
+    def stop(self) -> None:
+        """Read no more; what is being read now still counts. The lock is held."""
+        self.stopping = True
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        left = [r for r in self.readers if not r.done]
+        # A thread that waits for an unbounded source is not waited for: what it may still get was
+        # not taken in.
+        busy = self.bounded and any(r.busy for r in left)
+        if not self.ended and (not left or (self.stopping and not busy)):
+            for reader in left:
+                self._release(reader)
+            self._end()
+
+    def close(self) -> None:
+        """Give back what the splits hold."""
+        for reader in self.readers:
+            if reader.items is not None and hasattr(reader.items, "close"):
+                with contextlib.suppress(Exception):
+                    reader.items.close()
+
+    # Reading, by evaluators
+
+    def next_reader(self, open_at_most: int) -> Reader | None:
+        """A split to read from now, the one that was read least. The lock is held."""
+        if self.ended or self.stopping or not self.bounded:
+            return None
+        free = [r for r in self.readers if not r.done and not r.busy]
+        if not free:
+            return None
+        if self.event is None:
+            # Without event time order between splits is nothing to wait for: few at a time.
+            begun = [r for r in self.readers if r.items is not None and not r.done]
+            if len(begun) >= open_at_most:
+                free = [r for r in free if r.items is not None]
+            return free[0] if free else None
+        return min(free, key=lambda r: r.records)
+
+    def read_some(self, reader: Reader) -> list[Any]:
+        """The next items of a split; the lock is not held. An empty list means its end."""
+        if reader.items is None:
+            reader.items = iter(self.splits[reader.number].read(list(self.chain.columns)))
+        item = next(reader.items, _END)
+        if item is _END:
+            return []
+        return [self._prepared(item)]
+
+    def _prepared(self, item: Any) -> Any:
+        """A bundle as the steps before ``event_time`` leave it, or what else a split says."""
+        if not isinstance(item, pa.RecordBatch):
+            return item
+        batch = normal_batch(item, self.wanted)
+        return list(self.chain.bundles(batch)) if self.chain.runs else [batch]
+
+    def accept(self, reader: Reader, items: list[Any]) -> None:
+        """What ``read_some`` read. The lock is held."""
+        reader.seen = self.clock.now()
+        if not items:
+            reader.done = True
+            reader.watermark = FOREVER
+            self._advance()
+            self._end_if_done()
+            return
+        for item in items:
+            if isinstance(item, list):
+                if reader.idle:
+                    self._note(f"split {reader.number} of {self.name} sends again")
+                reader.idle = False
+                self._take(reader, item)
+            elif isinstance(item, Watermark):
+                if self.event is not None and self._by_source:
+                    reader.watermark = max(reader.watermark, item.micros)
+                    self._advance(said=True)
+            elif item is not None:
+                raise StepError(f"{self.name} gave {item!r}, which is not a record batch")
+        if self.stopping:
+            self._end_if_done()
+
+    @property
+    def _by_source(self) -> bool:
+        event = self.event
+        return event is not None and event.delay is None and event.punctuation is None
+
+    # Reading, by threads of their own
+
+    def pump(self, reader: Reader, wait: Callable[[], bool], accepted: Callable[[], None]) -> None:
+        """Read a split of an unbounded source until the job stops; ``wait`` is for room."""
+        reader.items = iter(self.splits[reader.number].read(list(self.chain.columns)))
+        while wait():
+            with self.cascade.lock:
+                if self.stopping or self.ended:
+                    break
+            item = next(reader.items, _END)
+            ended = item is _END
+            item = None if ended else self._prepared(item)
+            with self.cascade.lock:
+                if self.stopping or self.ended:
+                    # Read, but not yet taken in: it is neither counted nor processed.
+                    break
+                if isinstance(item, list):
+                    self._gather(reader, item)
+                else:
+                    self._release(reader)
+                    if not ended:
+                        self.accept(reader, [item])
+                if ended:
+                    self.accept(reader, [])
+            accepted()
+            if ended:
+                return
+            if item is None:
+                threading.Event().wait(0.001)
+        accepted()
+
+    def _gather(self, reader: Reader, batches: list[pa.RecordBatch]) -> None:
+        now = self.clock.now()
+        if not reader.pending:
+            reader.waiting_since = now
+        reader.pending.extend(batches)
+        reader.seen, reader.idle = now, False
+        rows = sum(b.num_rows for b in reader.pending)
+        if rows >= self.pace.rows() or now - reader.waiting_since >= self.flush:
+            self._release(reader)
+
+    def _release(self, reader: Reader) -> None:
+        if reader.pending:
+            pending, reader.pending = reader.pending, []
+            self._take(reader, pending)
+
+    def tick(self) -> None:
+        """Now and then: send on what has waited long enough, look for idle splits. Lock held."""
+        if self.ended:
+            return
+        now = self.clock.now()
+        for reader in self.readers:
+            if reader.pending and now - reader.waiting_since >= self.flush:
+                self._release(reader)
+        idle = self.event.idle if self.event is not None else None
+        if idle is None:
+            return
+        for reader in self.readers:
+            if not reader.done and not reader.idle and now - reader.seen > idle / 1e6:
+                reader.idle = True
+                self._note(
+                    f"split {reader.number} of {self.name} has been silent for "
+                    f"{show_duration(idle)}: it no longer holds back the watermark"
+                )
+                self._advance(said=True)
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        log.warning(text)
+
+    # Records in, epochs cut
+
+    def _take(self, reader: Reader, batches: list[pa.RecordBatch]) -> None:
+        if not batches:
+            return
+        rows = self.pace.rows()
+        if len(batches) > 1 and max(b.num_rows for b in batches) < rows:
+            batches = [pa.concat_batches(batches)]
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            self.records += batch.num_rows
+            reader.records += batch.num_rows
+            if self.punctuation is None:
+                self._pieces(reader, batch, rows)
+                self._seen(reader, batch)
+            else:
+                start = 0
+                for row, time in self.punctuation(batch):
+                    self._pieces(reader, batch.slice(start, row + 1 - start), rows)
+                    start = row + 1
+                    reader.watermark = max(reader.watermark, time)
+                    self._advance(said=True)
+                self._pieces(reader, batch.slice(start), rows)
+
+    def _pieces(self, reader: Reader, batch: pa.RecordBatch, rows: int) -> None:
+        """A batch as bundles of the current epoch."""
+        if self.event is not None and self.promised > BEGINNING:
+            batch = self._on_time(batch)
+        for start in range(0, batch.num_rows, rows):
+            piece = batch.slice(start, rows)
+            order = (reader.number, reader.sequence)
+            reader.sequence += 1
+            self.since_cut += piece.num_rows
+            for container in self.containers[: len(self.outputs)]:
+                self.cascade.deposit(container, Bundle(piece, order, self.epoch))
+
+    def _seen(self, reader: Reader, batch: pa.RecordBatch) -> None:
+        if self.event is None or self.event.delay is None:
+            return
+        latest = int(self._times(batch).max()) - self.event.delay
+        reader.watermark = max(reader.watermark, latest)
+        self._advance()
+
+    def _times(self, batch: pa.RecordBatch) -> Any:
+        assert self.event is not None
+        return numbers(batch.column(self.event.column), np.int64)
+
+    def _on_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The records at or above the watermark promised; those below go to the late side."""
+        if not batch.num_rows:
+            return batch
+        times = self._times(batch)
+        if int(times.min()) >= self.promised:
+            return batch
+        late = times < self.promised
+        self._keep_late(batch.filter(pa.array(late)), times[late])
+        return batch.filter(pa.array(~late))
+
+    def _keep_late(self, batch: pa.RecordBatch, times: Any) -> None:
+        if not self.late:
+            self._note(
+                f"{self.name}: a record of {show_time(int(times[0]))} came after the watermark "
+                f"{show_time(self.promised)}; late records go to .late, and are counted"
+            )
+        self.late += batch.num_rows
+        assert self.event is not None
+        kind = batch.schema.field(self.event.column).type
+        lateness = pa.array(self.promised - times).cast(INTERVAL)
+        promised = pa.array(np.full(times.size, self.promised)).cast(kind)
+        fields = [*batch.schema, pa.field("late_by", INTERVAL), pa.field("watermark", kind)]
+        told = pa.RecordBatch.from_arrays(
+            [*batch.columns, lateness, promised], schema=pa.schema(fields)
+        )
+        self.kept_late.append(told)
+        while sum(b.num_rows for b in self.kept_late) > _KEPT_LATE and len(self.kept_late) > 1:
+            self.kept_late.popleft()
+        for container in self.containers[len(self.outputs) :]:
+            self.cascade.deposit(container, Bundle(told, (self.late,), self.epoch))
+
+    def _advance(self, said: bool = False) -> None:
+        """The splits' watermarks may have moved; ``said`` where the input itself said so."""
+        if self.event is None:
+            return
+        active = [r.watermark for r in self.readers if not r.done and not r.idle]
+        if not active:
+            return
+        watermark = min(active)
+        if watermark <= self.promised or not (said or self._is_worth(watermark)):
+            return
+        self.promised = watermark
+        now = self.clock.now()
+        for container in self.containers:
+            self.cascade.assign(container, watermark, now)
+        self.cut_at = now
+        self._open()
+
+    def _is_worth(self, watermark: int) -> bool:
+        """Whether to cut an epoch here: something downstream may close, or it has been long."""
+        for window in self.grains:
+            if self.promised == BEGINNING:
+                return True
+            before, after = ((t - window.offset) // window.pane for t in (self.promised, watermark))
+            if after > before:
+                return True
+        if self.fine:
+            return self.since_cut >= MOST or self.clock.now() - self.cut_at >= self.flush
+        return not self.grains and self.since_cut >= 16 * MOST
+
+    def _punctuation(self) -> Callable[[pa.RecordBatch], Iterator[tuple[int, int]]] | None:
+        """The rows that announce a watermark, and which."""
+        said = None if self.event is None else self.event.punctuation
+        if said is None:
+            return None
+        assert self.event is not None
+        label = f"{self.event.label}, punctuation="
+        if callable(said):
+            function = said
+
+            def called(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
+                for i, row in enumerate(rows_of(batch)):
+                    try:
+                        time = function(row)
+                    except Exception as error:
+                        raise StepError(f"{label} failed on {row!r}: {error}") from error
+                    if isinstance(time, (int, datetime.datetime)):
+                        yield i, Watermark(time).micros
+                    elif time is not None:
+                        raise StepError(f"{label} gave {time!r}; give a datetime or None")
+
+            return called
+        kernel = compile_expression(said, self.schema)
+
+        def evaluated(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
+            found = evaluate(kernel, batch)
+            for i in np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False)).tolist():
+                yield i, found[i].value
+
+        return evaluated
+
+
+_END = object()

@@ -1,0 +1,366 @@
+"""A running pipeline: its threads, its life, and what it tells of itself."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.box.clock import Clock, RealClock
+from headrace.box.container import Container
+from headrace.box.evaluator import BundleWork, ReadWork, TaskWork, WatermarkWork, Work, evaluate
+from headrace.box.ingress import Ingress, Pace, Reader
+from headrace.box.network import Network
+from headrace.box.scheduler import scheduler_of
+from headrace.errors import EngineError, HeadraceError
+from headrace.jobs import Output, Progress, SourceProgress, StageProgress
+from headrace.windows import BEGINNING, FOREVER
+
+log = logging.getLogger("headrace")
+_DELAYS = 10_000
+_COMMIT_EVERY = 1.0
+
+
+class Run:
+    """One run of a network, and the shared state of its evaluators."""
+
+    def __init__(
+        self,
+        outputs: Sequence[Output],
+        *,
+        workers: int,
+        cores: Sequence[int] | None = None,
+        memory: int,
+        scheduler: str,
+        bundle: int | None,
+        clock: Clock | None = None,
+        debug: bool = False,
+        flush: float = 0.05,
+    ) -> None:
+        self.clock: Clock = clock or RealClock()
+        self.workers, self.cores, self.memory = workers, cores, memory
+        self.scheduler = scheduler_of(scheduler)
+        network = Network(workers)
+        self.sinks = []
+        from headrace.box.sinks import sink_of
+
+        for i, output in enumerate(outputs):
+            bounded = output.bounded
+            every = None if bounded else _COMMIT_EVERY
+            sink, alone = output.sink or sink_of(output.to, output.node.schema, every, time.time)
+            name = f"output {i + 1}" if len(outputs) > 1 else "output"
+            self.sinks.append(network.add_output(output.node, sink, name, alone=alone))
+        self.cascade = network.cascade(debug)
+        self.pace = Pace(bundle, workers, self.cascade)
+        self.ingresses = network.ingresses(self.cascade, self.pace, self.clock, flush)
+        self.urgent: deque[WatermarkWork | TaskWork] = deque()
+        self.waiting = self.active = 0
+        self.over = False
+        self.error: BaseException | None = None
+        self.ended = threading.Event()
+        self.left = len(self.sinks)
+        self.delays: deque[tuple[float, float]] = deque(maxlen=_DELAYS)
+        self.delivered = BEGINNING
+        self.threads: list[threading.Thread] = []
+        self.started = self.finished_at = 0.0
+        self._last: tuple[float, int, int] = (0.0, 0, 0)
+
+    # Life
+
+    def start(self) -> None:
+        """Start the threads."""
+        self.started = time.perf_counter()
+        self._last = (self.started, 0, 0)
+        try:
+            with self.cascade.lock:
+                for ingress in self.ingresses:
+                    ingress.start(self.workers)
+        except BaseException:
+            self._aborted()
+            raise
+        self.clock.subscribe(self._tick)
+        for worker in range(self.workers):
+            core = None if self.cores is None else self.cores[worker % len(self.cores)]
+            self._thread(f"headrace-evaluator-{worker}", evaluate, self, worker, core)
+        unbounded = False
+        for ingress in self.ingresses:
+            if not ingress.bounded:
+                unbounded = True
+                for reader in ingress.readers:
+                    name = f"headrace-ingress-{reader.number}"
+                    self._thread(name, self._pump, ingress, reader)
+        if unbounded:
+            self._thread("headrace-ticks", self._ticks)
+
+    def _thread(self, name: str, function: Any, *args: Any) -> None:
+        thread = threading.Thread(target=function, args=args, name=name, daemon=True)
+        self.threads.append(thread)
+        thread.start()
+
+    def _pump(self, ingress: Ingress, reader: Reader) -> None:
+        try:
+            ingress.pump(reader, self._room, self._accepted)
+        except BaseException as error:
+            with self.cascade.lock:
+                self.fail(error)
+
+    def _room(self) -> bool:
+        """Wait until there is room for more records; false when the job is over."""
+        with self.cascade.lock:
+            while not self.over and not self._may_read():
+                self.cascade.changed.wait(0.05)
+            return not self.over
+
+    def _may_read(self) -> bool:
+        """Whether more may be read: there is room, or nothing else can be done."""
+        if self.cascade.bytes < self.memory:
+            return True
+        return self.active == 0 and not self.urgent and self.scheduler.pick(self.cascade) is None
+
+    def _accepted(self) -> None:
+        with self.cascade.lock:
+            if self.waiting:
+                self.cascade.changed.notify_all()
+
+    def _ticks(self) -> None:
+        while not self.ended.wait(0.01):
+            self._tick()
+
+    def _tick(self) -> None:
+        with self.cascade.lock:
+            try:
+                for ingress in self.ingresses:
+                    ingress.tick()
+            except BaseException as error:
+                self.fail(error)
+            if self.waiting:
+                self.cascade.changed.notify_all()
+
+    def next_work(self) -> Work | None:
+        """What an evaluator does next: watermark tasks, then what the scheduler picks, then
+        reading. The lock is held."""
+        if self.urgent:
+            return self.urgent.popleft()
+        picked = self.scheduler.pick(self.cascade)
+        if picked is not None:
+            container, watermark = picked
+            if watermark:
+                return WatermarkWork(self, container, self.cascade.retrieve(container))
+            return BundleWork(self, container, self.cascade.claim(container))
+        if self.cascade.bytes < self.memory or self.active == 0:
+            for ingress in self.ingresses:
+                reader = ingress.next_reader(self.workers)
+                if reader is not None:
+                    reader.busy = True
+                    return ReadWork(ingress, reader)
+        return None
+
+    def passed(self, container: Container, watermark: int | None) -> None:
+        """A watermark has been consumed; at an output, results up to it are delivered."""
+        vertex = container.lane.vertex
+        if vertex.outputs or watermark is None:
+            return
+        now = self.clock.now()
+        self.delivered = max(self.delivered, watermark)
+        self.scheduler.externalized(watermark)
+        if vertex.records > vertex.emitted:
+            vertex.emitted = vertex.records  # an output emits nothing: what it has told of
+            self.delays.append((now, now - container.arrived))
+        if watermark == FOREVER:
+            self.left -= 1
+            if self.left == 0:
+                self._finish()
+
+    def fail(self, error: BaseException) -> None:
+        """The job cannot go on. The lock is held."""
+        if not self.over:
+            self.error = error
+            self._finish()
+
+    def _finish(self) -> None:
+        self.over = True
+        self.finished_at = time.perf_counter()
+        self.cascade.changed.notify_all()
+        self.ended.set()
+
+    def stop(self, drain: bool) -> None:
+        """Read no more; with ``drain``, process what was read and close every window."""
+        with self.cascade.lock:
+            if self.over:
+                return
+            if not drain:
+                self.error = Stopped("the job was stopped without draining it")
+                self._finish()
+                return
+            try:
+                for ingress in self.ingresses:
+                    ingress.stop()
+            except BaseException as error:
+                self.fail(error)
+            self.cascade.changed.notify_all()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end, give back the threads, and raise what went wrong."""
+        if not self.ended.wait(timeout):
+            return False
+        me = threading.current_thread()
+        for thread in self.threads:
+            # One that waits for an unbounded source ends when the source next gives something.
+            if thread is not me:
+                thread.join(None if thread.name.startswith("headrace-evaluator") else 0.2)
+        for ingress in self.ingresses:
+            if ingress.bounded:
+                ingress.close()
+        if self.error is not None:
+            self._aborted()
+            if isinstance(self.error, Stopped):
+                return True
+            if isinstance(self.error, HeadraceError) or not isinstance(self.error, Exception):
+                raise self.error
+            raise EngineError(
+                f"the job failed: {type(self.error).__name__}: {self.error}"
+            ) from self.error
+        return True
+
+    def _aborted(self) -> None:
+        for vertex in self.sinks:
+            vertex.transform.abort()
+
+    # What it tells
+
+    def progress(self) -> Progress:
+        """How far it is, and how fast."""
+        with self.cascade.lock:
+            end = self.finished_at or time.perf_counter()
+            records = sum(i.records for i in self.ingresses)
+            out = sum(v.records for v in self.sinks)
+            then, before, out_before = self._last
+            span = max(end - then, 1e-9)
+            if span >= 0.05 or self.over:
+                self._last = (end, records, out)
+            delays = np.array([d for _, d in self.delays])
+            p50, p99 = (
+                (float(np.percentile(delays, q)) for q in (50, 99)) if delays.size else (None, None)
+            )
+            seconds = end - self.started
+            return Progress(
+                seconds=seconds,
+                records_in=records,
+                records_out=out,
+                rate_in=(records - before) / span if records > before else records / seconds,
+                rate_out=(out - out_before) / span if out > out_before else out / seconds,
+                sources=tuple(
+                    SourceProgress(
+                        name=i.name,
+                        records=i.records,
+                        late=i.late,
+                        watermark=i.promised if i.event is not None else None,
+                        idle=tuple(r.number for r in i.readers if r.idle),
+                        ended=i.ended,
+                    )
+                    for i in self.ingresses
+                ),
+                stages=tuple(
+                    StageProgress(
+                        name=v.name,
+                        records_in=v.records,
+                        records_out=0 if not v.outputs else v.emitted,
+                        bundles=v.bundles,
+                        busy=v.busy,
+                        watermark=v.watermark,
+                        state_bytes=int(getattr(v.transform, "nbytes", 0)),
+                    )
+                    for v in self.cascade.vertices
+                ),
+                watermark=self.delivered,
+                delay_p50=p50,
+                delay_p99=p99,
+                bundles_in_flight=self.cascade.in_flight,
+                bytes_in_flight=self.cascade.bytes,
+                late=sum(i.late for i in self.ingresses),
+                bad=sum(bad_records(i) for i in self.ingresses),
+                notes=tuple(note for i in self.ingresses for note in i.notes),
+                running=not self.over,
+            )
+
+    def late(self) -> pa.Table | None:
+        """The late records kept, the newest 10 000 of each source."""
+        with self.cascade.lock:
+            batches = [b for i in self.ingresses for b in i.kept_late]
+        if not batches:
+            return None
+        return pa.concat_tables(
+            [pa.Table.from_batches([b]) for b in batches], promote_options="default"
+        )
+
+
+def bad_records(ingress: Ingress) -> int:
+    """How many records a source set aside because it could not read them."""
+    return int(getattr(ingress.source, "bad", 0))
+
+
+class Stopped(Exception):
+    """The job was told to stop at once."""
+
+
+class BoxJob:
+    """A pipeline running on the box; see ``headrace.jobs.Job``."""
+
+    def __init__(self, run: Run, outputs: Sequence[Output]) -> None:
+        self._run, self._outputs = run, outputs
+
+    @property
+    def running(self) -> bool:
+        return not self._run.over
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end; false if it has not come in time. Raises what went wrong.
+
+        Ctrl-C while waiting stops the job as ``stop`` does; a second one stops it at once.
+        """
+        try:
+            return self._run.wait(timeout)
+        except KeyboardInterrupt:
+            log.warning("stopping: no more is read, what was read is finished (Ctrl-C again: now)")
+            try:
+                self._run.stop(drain=True)
+                return self._run.wait()
+            except KeyboardInterrupt:
+                self._run.stop(drain=False)
+                return self._run.wait()
+
+    def stop(self, *, drain: bool = True, timeout: float | None = None) -> bool:
+        """Stop reading, finish what was read, and close every window with what it has.
+
+        With ``drain=False`` it stops at once, and what was not delivered is dropped.
+        """
+        self._run.stop(drain)
+        return self._run.wait(timeout)
+
+    def progress(self) -> Progress:
+        """How far it is, and how fast: see ``Progress``."""
+        return self._run.progress()
+
+    def late(self) -> pa.Table | None:
+        """The newest late records, at most 10 000 of a source; None if there were none."""
+        return self._run.late()
+
+    def result(self, output: int = 0) -> pa.Table:
+        """What a job started without ``to=`` has given so far."""
+        sink = self._run.sinks[output].transform
+        if not hasattr(sink, "table"):
+            raise EngineError("the results went where to= said; there is nothing to show here")
+        found: pa.Table = sink.table()
+        return found
+
+    def __enter__(self) -> BoxJob:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.stop(drain=kind is None)

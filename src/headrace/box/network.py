@@ -1,0 +1,323 @@
+"""A plan as a network of vertices and ingresses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from headrace.box.cascade import Cascade, Vertex
+from headrace.box.clock import Clock
+from headrace.box.ingress import Ingress, Pace
+from headrace.box.invariants import Checker
+from headrace.box.slides import Aggregate, SessionStep
+from headrace.box.transforms import (
+    BothSides,
+    BringTogether,
+    CustomStep,
+    FirstRecords,
+    SortAll,
+    Stateless,
+    TopRecords,
+    Within,
+)
+from headrace.errors import PlanError
+from headrace.kernels.aggregate import columns_needed, compile_aggregation, compile_partial
+from headrace.kernels.chain import compile_chain
+from headrace.plan.nodes import (
+    Custom,
+    EventTime,
+    External,
+    GroupBy,
+    Join,
+    JoinWithin,
+    KeyBy,
+    Late,
+    Limit,
+    MaxParallelism,
+    Narrow,
+    Node,
+    Read,
+    Shuffle,
+    Sort,
+    TopK,
+    Union,
+)
+from headrace.plan.prune import columns_of, prune
+from headrace.plan.time import clock_of, is_bounded, nodes_of
+from headrace.windows import Session, Window
+
+_ENDING = (Sort, Limit, TopK, KeyBy, Join)
+"""Steps that need all of their input before they give anything."""
+
+
+@dataclass
+class Feed:
+    """Where an ingress sends its bundles, and which columns are wanted of them."""
+
+    node: EventTime | Read
+    outputs: list[tuple[Vertex, int]] = field(default_factory=list)
+    late: list[tuple[Vertex, int]] = field(default_factory=list)
+    columns: set[str] | None = field(default_factory=set)
+
+    def want(self, names: Iterable[str]) -> None:
+        if self.columns is not None:
+            self.columns |= set(names)
+
+
+Port = Vertex | Feed
+
+
+class Network:
+    """Vertices in topological order, and the ingresses that feed them."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.vertices: list[Vertex] = []
+        self.feeds: dict[int, Feed] = {}
+        self.ports: dict[int, Port] = {}
+        self.readers: Counter[int] = Counter()
+        self.clocks: list[tuple[Vertex, Node]] = []
+        self.grains: list[Window] = []
+        self.fine = False
+
+    # From plan nodes to vertices
+
+    def add_output(self, node: Node, sink: Any, name: str, *, alone: bool) -> Vertex:
+        """Compute a step and give its records to a sink; ``alone`` if one bundle at a time."""
+        check(node)
+        for each in nodes_of(node):
+            for source in each.inputs:
+                self.readers[id(source)] += 1
+        port, steps = self._above(node)
+        if steps or (isinstance(port, Vertex) and len(port.lanes) > 1 and not port.joint):
+            port = self._stateless(port, steps, node)
+        vertex = Vertex(name, sink, most=1 if alone else 1 << 30)
+        self._connect(port, vertex, None)
+        self._register(vertex, node)
+        return vertex
+
+    def _above(self, node: Node) -> tuple[Port, list[Narrow]]:
+        """What gives a step's input, and the narrow steps from there to it.
+
+        A narrow step that several others read is computed once, by a vertex of its own.
+        """
+        steps: list[Narrow] = []
+        while (
+            isinstance(node, Narrow)
+            and not isinstance(node, EventTime)
+            and (not steps or self.readers[id(node)] < 2)
+            and id(node) not in self.ports
+        ):
+            steps.append(node)
+            node = node.input
+        return self._port(node), steps[::-1]
+
+    def _port(self, node: Node) -> Port:
+        found = self.ports.get(id(node))
+        if found is None:
+            found = self.ports[id(node)] = self._made(node)
+        return found
+
+    def _made(self, node: Node) -> Port:
+        if isinstance(node, (EventTime, Read)):
+            feed = Feed(node)
+            self.feeds[id(node)] = feed
+            return feed
+        if isinstance(node, Narrow):
+            return self._stateless(*self._above(node), node)
+        if isinstance(node, External):
+            raise PlanError(
+                f"a stream from {node.engine} runs on {node.engine} only; pass on='{node.engine}'"
+            )
+        if isinstance(node, Late):
+            feed_of = self._port(node.of)
+            assert isinstance(feed_of, Feed)
+            feed_of.columns = None
+            vertex = Vertex(node.label, Stateless(compile_chain([], node.schema)))
+            feed_of.late.append((vertex, 0))
+            return self._register(vertex, node)
+        if isinstance(node, Union):
+            return self._union(node)
+        if isinstance(node, (Join, JoinWithin)):
+            return self._join(node)
+        (source,) = node.inputs
+        port, steps = self._above(source)
+        before = _schema(port)
+        if isinstance(node, GroupBy):
+            return self._group(node, port, steps)
+        chain = compile_chain(steps, before, None)
+        most = 1 << 30
+        transform: Any
+        if isinstance(node, Custom):
+            transform = CustomStep(node.make(), chain, node.schema, node.label)
+            self.fine = True
+        elif isinstance(node, Sort):
+            transform = SortAll(chain, node)
+        elif isinstance(node, Limit):
+            transform = FirstRecords(chain, node.count)
+        elif isinstance(node, TopK):
+            transform = TopRecords(chain, node)
+        elif isinstance(node, KeyBy):
+            transform = BringTogether(chain, node.keys, 2 * self.workers)
+        else:
+            assert isinstance(node, (Shuffle, MaxParallelism))
+            transform = Stateless(chain)
+            if isinstance(node, MaxParallelism):
+                most = node.count
+        vertex = Vertex(node.label, transform, most=most)
+        self._connect(port, vertex, chain.columns)
+        return self._register(vertex, node)
+
+    def _stateless(self, port: Port, steps: Sequence[Narrow], node: Node) -> Vertex:
+        chain = compile_chain(steps, _schema(port), None)
+        name = steps[-1].label if steps else node.label
+        vertex = Vertex(name, Stateless(chain))
+        self._connect(port, vertex, chain.columns)
+        return self._register(vertex, node)
+
+    def _group(self, node: GroupBy, port: Port, steps: list[Narrow]) -> Vertex:
+        before = _schema(port)
+        if isinstance(node.window, Session):
+            self.fine = True
+            plan = compile_partial(steps, before, node)
+            transform: Any = SessionStep(plan, node, node.schema, self.workers)
+        else:
+            if isinstance(node.window, Window):
+                self.grains.append(node.window)
+            plan = compile_partial(steps, before, node)
+            transform = Aggregate(plan, node, node.schema, self.workers)
+        vertex = Vertex(node.label, transform)
+        self._connect(port, vertex, plan.chain.columns)
+        return self._register(vertex, node)
+
+    def _union(self, node: Union) -> Vertex:
+        parts = [self._above(part) for part in node.parts]
+        names = node.schema.names
+        vertex = Vertex(
+            node.label, Stateless(compile_chain([], node.schema), len(parts)), len(parts),
+            joint=True,
+        )  # fmt: skip
+        for lane, (port, steps) in enumerate(parts):
+            if steps:
+                port = self._stateless(port, steps, node.parts[lane])
+            self._connect(port, vertex, names, lane)
+        return self._register(vertex, node)
+
+    def _join(self, node: Join | JoinWithin) -> Vertex:
+        sides = [self._above(side) for side in (node.left, node.right)]
+        chains = tuple(compile_chain(steps, _schema(port), None) for port, steps in sides)
+        transform: Any
+        if isinstance(node, JoinWithin):
+            self.fine = True
+            shards = 1 << (self.workers - 1).bit_length()
+            transform = Within(node, chains, shards)  # type: ignore[arg-type]
+        else:
+            transform = BothSides(node, chains, 2 * self.workers)  # type: ignore[arg-type]
+        vertex = Vertex(node.label, transform, 2)
+        for lane, ((port, _), chain) in enumerate(zip(sides, chains, strict=True)):
+            self._connect(port, vertex, chain.columns, lane)
+        self._register(vertex, None)
+        # The least of both sides' watermarks is found by the next vertex (StreamBox §5.3).
+        meet = Vertex(
+            f"{node.label}, both sides", Stateless(compile_chain([], node.schema)), 2, joint=True
+        )
+        vertex.outputs.append((meet, 0))
+        return self._register(meet, node)
+
+    def _connect(
+        self, port: Port, vertex: Vertex, columns: Iterable[str] | None, lane: int = 0
+    ) -> None:
+        port.outputs.append((vertex, lane))
+        if isinstance(port, Vertex) and isinstance(port.transform, Stateless):
+            vertex.most = min(vertex.most, port.most)  # a bound holds until records are exchanged
+        if isinstance(port, Feed):
+            if columns is None:
+                port.columns = None
+            else:
+                port.want(columns)
+
+    def _register(self, vertex: Vertex, node: Node | None) -> Vertex:
+        self.vertices.append(vertex)
+        if node is not None:
+            vertex.schema = node.schema  # type: ignore[attr-defined]
+            self.clocks.append((vertex, node))
+        return vertex
+
+    # The running parts
+
+    def cascade(self, debug: bool) -> Cascade:
+        """The network of containers, with a checker of its invariants if asked."""
+        ordered = _topological(self.vertices)
+        checker = Checker() if debug else None
+        if checker is not None:
+            for vertex, node in self.clocks:
+                for target, _ in vertex.outputs:
+                    checker.watch(target, clock_of(node))
+            for feed in self.feeds.values():
+                for target, _ in feed.outputs:
+                    if len(target.lanes) == 1:
+                        checker.watch(target, clock_of(feed.node))
+        return Cascade(ordered, checker)
+
+    def ingresses(self, cascade: Cascade, pace: Pace, clock: Clock, flush: float) -> list[Ingress]:
+        """What reads the sources."""
+        made = []
+        for feed in self.feeds.values():
+            columns = feed.columns
+            node = feed.node
+            if isinstance(node, EventTime) and columns is not None:
+                columns = columns | {node.column}
+                if isinstance(node.punctuation, exp.Expr):
+                    columns |= columns_of([node.punctuation])
+                elif node.punctuation is not None:
+                    columns = None
+            ingress = Ingress(node, columns, cascade, pace, clock, flush)
+            ingress.outputs, ingress.late_outputs = feed.outputs, feed.late
+            ingress.grains, ingress.fine = self.grains, self.fine
+            made.append(ingress)
+        return made
+
+
+def _schema(port: Port) -> pa.Schema:
+    if isinstance(port, Feed):
+        return port.node.schema
+    found: pa.Schema = port.schema  # type: ignore[attr-defined]
+    return found
+
+
+def _topological(vertices: list[Vertex]) -> list[Vertex]:
+    """Vertices with those they feed after them, each with its distance from the sources."""
+    waiting = Counter({id(v): 0 for v in vertices})
+    for vertex in vertices:
+        for target, _ in vertex.outputs:
+            waiting[id(target)] += 1
+    ordered: list[Vertex] = []
+    free = [v for v in vertices if not waiting[id(v)]]
+    while free:
+        vertex = free.pop(0)
+        ordered.append(vertex)
+        for target, _ in vertex.outputs:
+            target.depth = max(target.depth, vertex.depth + 1)
+            waiting[id(target)] -= 1
+            if not waiting[id(target)]:
+                free.append(target)
+    return ordered
+
+
+def check(node: Node) -> None:
+    """Refuse steps that would never give anything on input that does not end."""
+    for each in nodes_of(node):
+        never = isinstance(each, _ENDING) or (isinstance(each, GroupBy) and each.window is None)
+        if never and not is_bounded(each):
+            way = "join_within" if isinstance(each, Join) else "a window before it"
+            raise PlanError(
+                f"{each.label}: the input never ends, so this would never give anything; use {way}"
+            )
+
+
+__all__ = ["Feed", "Network", "check", "columns_needed", "compile_aggregation", "prune"]

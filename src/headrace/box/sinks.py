@@ -1,0 +1,140 @@
+"""Where a network ends: results collected, handed to a function, or written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.box.bundle import Bundle
+from headrace.box.transforms import Out
+from headrace.errors import HeadraceError, StepError
+from headrace.io.sink import Sink
+from headrace.kernels.rows import failure
+from headrace.windows import FOREVER
+
+
+class Collected:
+    """Keeps all records, to be put together in input order."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.bundles: list[Bundle] = []
+        self.lock = threading.Lock()
+
+    def process(self, bundle: Bundle, out: Out) -> None:
+        self.bundles.append(bundle)
+
+    def on_watermark(self, time: int, out: Out) -> None:
+        """Nothing is held back."""
+
+    def table(self) -> pa.Table:
+        """What has come so far."""
+        bundles = sorted(self.bundles, key=lambda b: b.order)
+        return pa.Table.from_batches([_exact(b.batch, self.schema) for b in bundles], self.schema)
+
+    def abort(self) -> None:
+        self.bundles = []
+
+
+def _exact(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    return batch if batch.schema.equals(schema) else batch.select(schema.names).cast(schema)
+
+
+class Called:
+    """Hands each bundle to a function, one at a time."""
+
+    def __init__(self, function: Callable[[pa.RecordBatch], Any], label: str) -> None:
+        self.function, self.label = function, label
+
+    def process(self, bundle: Bundle, out: Out) -> None:
+        try:
+            self.function(bundle.batch)
+        except HeadraceError:
+            raise
+        except Exception as error:
+            what = f"a bundle of {bundle.batch.num_rows} records"
+            raise failure(self.label, error, None, what) from error
+
+    def on_watermark(self, time: int, out: Out) -> None:
+        """Nothing is held back."""
+
+    def abort(self) -> None:
+        """What was handed over is."""
+
+
+class Discarded:
+    """Runs a pipeline for the effect of its functions."""
+
+    def process(self, bundle: Bundle, out: Out) -> None:
+        """Nothing is kept."""
+
+    def on_watermark(self, time: int, out: Out) -> None:
+        """Nothing is held back."""
+
+    def abort(self) -> None:
+        """Nothing was kept."""
+
+
+class Written:
+    """Writes to a sink, and commits when the input ends; an unbounded job also now and then.
+
+    What is committed is what came before a watermark, so that a reader never sees half a window.
+    """
+
+    def __init__(
+        self, sink: Sink, schema: pa.Schema, every: float | None, now: Callable[[], float]
+    ) -> None:
+        self.sink, self.schema, self.every, self.now = sink, schema, every, now
+        self.writer: Any = None
+        self.parts = 0
+        self.commits = 0
+        self.last = now()
+
+    def process(self, bundle: Bundle, out: Out) -> None:
+        if self.writer is None:
+            self._begin()
+        self.writer.write(bundle.batch)
+
+    def _begin(self) -> None:
+        if hasattr(self.sink, "begin"):
+            self.sink.begin(self.schema)
+        self.writer = self.sink.open(self.schema, f"{self.parts:06d}")
+        self.parts += 1
+
+    def on_watermark(self, time: int, out: Out) -> None:
+        if time == FOREVER:
+            if self.writer is None and not self.commits:
+                self._begin()
+            self._commit()
+        elif self.every is not None and self.now() - self.last >= self.every:
+            self._commit()
+
+    def _commit(self) -> None:
+        if self.writer is None:
+            return
+        message = self.writer.close()
+        self.writer = None
+        self.sink.commit([message])
+        self.commits += 1
+        self.last = self.now()
+        if getattr(self.sink, "mode", None) == "overwrite":
+            self.sink.mode = "append"  # type: ignore[attr-defined]  # the first has replaced what was there
+
+    def abort(self) -> None:
+        self.sink.abort()
+
+
+def sink_of(
+    to: Any, schema: pa.Schema, every: float | None, now: Callable[[], float]
+) -> tuple[Any, bool]:
+    """What takes the records, and whether it takes one bundle at a time."""
+    if to is None:
+        return Collected(schema), False
+    if isinstance(to, Sink):
+        return Written(to, schema, every, now), True
+    if callable(to):
+        return Called(to, "the function of start(to=…)"), True
+    raise StepError(f"to={to!r} is neither a sink nor a function of a bundle")

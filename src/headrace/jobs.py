@@ -1,0 +1,144 @@
+"""Jobs: pipelines that run in the background, the same on every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from headrace.plan.nodes import Node
+from headrace.plan.time import is_bounded
+from headrace.windows import show_time
+
+
+@dataclass(frozen=True)
+class Output:
+    """A step's records on their way out: to a sink, to a function of a bundle, or kept."""
+
+    node: Node
+    to: Any = None
+    sink: Any = None
+    """What an engine itself puts there."""
+
+    @property
+    def bounded(self) -> bool:
+        return is_bounded(self.node)
+
+
+@dataclass(frozen=True)
+class SourceProgress:
+    """How far a source has been read. ``watermark`` is in microseconds since 1970."""
+
+    name: str
+    records: int
+    late: int
+    watermark: int | None
+    idle: tuple[int, ...]
+    ended: bool
+
+    def __str__(self) -> str:
+        mark = "" if self.watermark is None else f", watermark {show_time(self.watermark)}"
+        late = f", {self.late:,} late" if self.late else ""
+        idle = f", idle splits: {', '.join(map(str, self.idle))}" if self.idle else ""
+        return f"{self.name}: {self.records:,} records{mark}{late}{idle}"
+
+
+@dataclass(frozen=True)
+class StageProgress:
+    """What one part of the pipeline has done, and the state it holds."""
+
+    name: str
+    records_in: int
+    records_out: int
+    bundles: int
+    busy: float
+    watermark: int
+    state_bytes: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A job at one moment.
+
+    Rates are records a second since the last report. ``watermark`` is up to which event time
+    results have been delivered. The output delay is the time from a watermark's arrival to the
+    delivery of what it closed, in seconds.
+    """
+
+    seconds: float
+    records_in: int
+    records_out: int
+    rate_in: float
+    rate_out: float
+    sources: tuple[SourceProgress, ...]
+    stages: tuple[StageProgress, ...]
+    watermark: int
+    delay_p50: float | None
+    delay_p99: float | None
+    bundles_in_flight: int
+    bytes_in_flight: int
+    late: int
+    bad: int
+    notes: tuple[str, ...]
+    running: bool
+
+    def __str__(self) -> str:
+        delay = ""
+        if self.delay_p50 is not None and self.delay_p99 is not None:
+            delay = f", delay {1000 * self.delay_p50:.0f} ms (p99 {1000 * self.delay_p99:.0f} ms)"
+        lines = [
+            f"{self.seconds:.1f} s: {self.records_in:,} in ({self.rate_in:,.0f}/s), "
+            f"{self.records_out:,} out ({self.rate_out:,.0f}/s), late {self.late:,}, "
+            f"bad {self.bad:,}{delay}, {self.bundles_in_flight} bundles "
+            f"({self.bytes_in_flight / 1e6:.1f} MB) in flight"
+        ]
+        return "\n".join([*lines, *(f"  {source}" for source in self.sources)])
+
+
+class Job(Protocol):
+    """A pipeline that runs in the background."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it is still going."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end; false if it has not come in time. Raises what went wrong."""
+
+    def stop(self, *, drain: bool = True, timeout: float | None = None) -> bool:
+        """Stop reading and finish what was read; or, without ``drain``, stop at once."""
+
+    def progress(self) -> Progress:
+        """How far it is, and how fast."""
+
+    def late(self) -> pa.Table | None:
+        """The newest late records; None if there were none."""
+
+    def result(self, output: int = 0) -> pa.Table:
+        """What a job started without ``to=`` has given so far."""
+
+
+def start(outputs: Sequence[Any], on: Any = None) -> Job:
+    """Start several outputs as one job, so that their sources are read once.
+
+    Each is a stream, or a pair of a stream and where it goes: ``hr.start([(fares, sink),
+    (trips.late, keep)])``.
+    """
+    from headrace.engines import resolve
+    from headrace.errors import PlanError
+    from headrace.stream import Outlet, Stream
+
+    found: list[Output] = []
+    for item in outputs:
+        if isinstance(item, Outlet):
+            item = (item.stream, item.sink)
+        stream, to = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
+        if not isinstance(stream, Stream):
+            raise PlanError(f"start: {stream!r} is not a stream, nor a (stream, sink) pair")
+        found.append(stream._output(to))
+    if not found:
+        raise PlanError("start: there is nothing to start; give a list of streams")
+    job: Job = resolve(on).start(found)
+    return job
