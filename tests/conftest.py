@@ -51,6 +51,16 @@ def engine(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(f"{request.param}_engine")
 
 
+def for_all(engine: Any, *, box: int = 60, spark: int = 6, **strategies: Any) -> Any:
+    """Run a property at once: on the box for many examples, on Spark, a second each, for some."""
+
+    def check(function: Callable[..., None]) -> None:
+        count = spark if engine.name == "spark" else box
+        hypothesis.settings(max_examples=count)(hypothesis.given(**strategies)(function))()
+
+    return check
+
+
 Rows = list[tuple[Any, ...]]
 
 

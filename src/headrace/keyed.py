@@ -17,7 +17,7 @@ from headrace.kernels.rows import VALUE
 from headrace.plan.nodes import Explode, KeyBy, Named, is_same
 from headrace.plan.prune import columns_of
 from headrace.plan.time import END, START
-from headrace.windows import AnyWindow
+from headrace.windows import AnyWindow, Session
 
 if TYPE_CHECKING:
     from headrace.stream import Stream
@@ -165,10 +165,17 @@ class WindowedStream:
         with self.stream._building("distinct") as at:
             self.stream._known(*columns)
             keys = [k for k in self.keys if k[0] not in columns]
-            keys += [(n, col(n).tree) for n in columns]
-            if not keys:
+            if not keys and not columns:
                 raise PlanError("distinct needs a column, or a key_by before the window")
-            return self.stream._group(tuple(keys), (), "distinct", at.step, self.kind)
+            if not columns or not isinstance(self.kind, Session):
+                keys += [(n, col(n).tree) for n in columns]
+                return self.stream._group(tuple(keys), (), "distinct", at.step, self.kind)
+            # Sessions are those of the keys, whatever the values in them.
+            values = Aggregate("distinct_rows", tuple(col(n).tree for n in columns))
+            grouped = self._grouped([("_values", values)], "distinct", at.step)
+            found = self._unpacked(grouped, "_values", list(columns), at.step + 1)
+            names = [*(n for n, _ in keys), *columns, START, END]
+            return found._project([(n, col(n).tree) for n in names], "select", at.step + 3)
 
     def top_k(self, k: int, by: Any) -> Stream:
         """The ``k`` records of each window (and key) with the largest ``by``.
@@ -193,16 +200,16 @@ class WindowedStream:
             inputs = (*(col(n).tree for n in names), *ranks)
             best = Aggregate("top_rows", inputs, k=k, down=down)
             grouped = stream._group(self.keys, (("_best", best),), "top_k", at.step, self.kind)
-            keys = [n for n, _ in self.keys if n not in names]
-            exploded = grouped._narrow(
-                Explode(
-                    grouped.schema, at.step + 1, grouped.node, col("_best").tree, "_row",
-                    (*keys, START, END),
-                )
-            )  # fmt: skip
-            columns = [(n, col(n).tree) for n in (*keys, START, END)]
-            columns += [(n, col("_row").field(str(i)).tree) for i, n in enumerate(names)]
-            return exploded._project(columns, "select", at.step + 2)
+            return self._unpacked(grouped, "_best", names, at.step + 1)
+
+    def _unpacked(self, grouped: Stream, column: str, names: list[str], step: int) -> Stream:
+        """A record for each of the records in a list, beside its keys and its window."""
+        kept = (*(n for n, _ in self.keys if n not in names), START, END)
+        lists = col(column).tree
+        exploded = grouped._narrow(Explode(grouped.schema, step, grouped.node, lists, "_row", kept))
+        columns = [(n, col(n).tree) for n in kept]
+        columns += [(n, col("_row").field(str(i)).tree) for i, n in enumerate(names)]
+        return exploded._project(columns, "select", step + 1)
 
     def reduce(self, function: Callable[[Any, Any], Any]) -> Stream:
         """Each window's records joined two by two into one, in input order."""

@@ -859,6 +859,8 @@ class Stream:
         chain = compile_chain(steps[::-1], node.schema)
         for split in node.source.splits(1)[:4]:
             for tried, batch in enumerate(split.read(node.schema.names)):
+                if not isinstance(batch, pa.RecordBatch):
+                    continue
                 batch = normal_batch(batch.slice(0, 1000), node.schema)
                 batch = chain(batch.select(list(chain.columns)))
                 if batch.num_rows:

@@ -19,7 +19,7 @@ from headrace.box.cascade import Cascade, Vertex
 from headrace.box.clock import Clock
 from headrace.box.container import Container
 from headrace.errors import StepError
-from headrace.io.source import Split, Watermark, at_most
+from headrace.io.source import Split, Watermark, at_most, sequences
 from headrace.kernels.chain import Chain, compile_chain
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import numbers
@@ -134,7 +134,7 @@ class Ingress:
         """Find the splits and open the first epoch. The lock is held."""
         splits: list[Split] = list(self.source.splits(workers if self.bounded else 1))
         if self.event is not None and self.bounded:
-            splits = at_most(splits, _MOST_SPLITS)
+            splits = at_most(sequences(splits), _MOST_SPLITS)
         self.splits = splits
         now = self.clock.now()
         self.readers = [Reader(i, seen=now) for i in range(len(splits))]

@@ -25,10 +25,11 @@ from headrace.kernels.aggregate import (
     PartialPlan,
     TokenCounts,
     by_shard,
+    single_partials,
 )
 from headrace.kernels.cells import CellPlan, Cells, bucket
 from headrace.kernels.chain import blame
-from headrace.kernels.sliding import sliding_state
+from headrace.kernels.sliding import Placed, sliding_state
 from headrace.kernels.window import (
     Sessions,
     event_times,
@@ -43,7 +44,10 @@ from headrace.windows import FOREVER, Session, Window
 
 SMALL = 4096
 """Below this many keys a pane is merged by one task."""
-Emit = Callable[[pa.RecordBatch], None]
+MANY_WORDS = 1 << 16
+"""The same for words, whose tables are merged in place while they are few."""
+MANY_PANES = 64
+"""Beyond this a bundle's records are first cut by pane, and not by pane and key at once."""
 
 
 class Pane(Protocol):
@@ -103,8 +107,10 @@ class TokenPane:
         return []
 
     def partial(self, shard: int, shards: int) -> pa.RecordBatch | None:
-        tables = list(self.own.values())
-        if shards == 1 and len(tables) == 1:
+        tables = sorted(self.own.values(), key=lambda t: -t.groups)
+        if shards == 1:  # the others into the largest, which is not needed any more
+            for table in tables[1:]:
+                tables[0].merge(table, 0, 0)
             found = tables[0].bundle()
         else:
             merged: TokenCounts = self.tables.take()
@@ -165,32 +171,51 @@ class LocalPane:
 
 
 class OrderedPane(LocalPane):
-    """Partial aggregates of each bundle, merged in the order of the input."""
+    """Partial aggregates of each bundle, merged in the order of the input.
+
+    A pane of a sliding window is not merged: what its bundles gave goes into the window with its
+    place in the input.
+    """
 
     def __init__(self, aggregation: Aggregation) -> None:
         super().__init__(aggregation)
-        self.bundles: list[tuple[tuple[int, ...], pa.RecordBatch]] = []
+        self.bundles: list[Placed] = []
+        self.placed: dict[int, list[Placed]] = {}
 
     @property
     def nbytes(self) -> int:
-        return sum(b.nbytes for _, b in list(self.bundles))
+        return sum(b.nbytes for _, _, b in list(self.bundles))
 
     def add(self, batch: pa.RecordBatch, order: tuple[int, ...], worker: int) -> None:
         partial = Partial(self.aggregation)
         partial.add(batch)
-        self.bundles.append((order, partial.bundle()))
+        found = partial.bundle()
+        self.bundles.append((order, np.zeros(found.num_rows, np.int64), found))
+
+    def add_singly(self, batch: pa.RecordBatch, order: tuple[int, ...], rows: Any) -> None:
+        """Take in some rows of a bundle whose others are in other panes of the same windows."""
+        self.bundles.append((order, rows, single_partials(self.aggregation, batch)))
 
     def groups(self) -> int:
-        return sum(b.num_rows for _, b in self.bundles)
+        return sum(b.num_rows for _, _, b in self.bundles)
 
     def prepare(self, shards: int) -> list[Task]:
         def split() -> None:
             self.bundles.sort(key=lambda item: item[0])
-            for _, batch in self.bundles:
-                self._split(batch, shards)
+            for order, rows, batch in self.bundles:
+                numbered = batch.append_column("row", pa.array(rows))
+                keys = batch.columns[: len(self.aggregation.keys)]
+                for shard, part in by_shard(numbered, keys, shards):
+                    places = part.column(part.num_columns - 1).to_numpy()
+                    bare = part.select(list(range(part.num_columns - 1)))
+                    self.parts.setdefault(shard, []).append(bare)
+                    self.placed.setdefault(shard, []).append((order, places, bare))
             self.bundles = []
 
         return [split]
+
+    def partial(self, shard: int, shards: int) -> Any:
+        return self.placed.pop(shard, None)
 
 
 class CellPane:
@@ -283,7 +308,8 @@ class Aggregate:
         self.entered = -(2**63)
         """The first pane that has not entered a sliding window yet."""
         if self.window is not None and self.window.panes > 1:
-            self.sliding = [sliding_state(self.aggregation) for _ in range(self.shards)]
+            ordered = is_ordered(node)
+            self.sliding = [sliding_state(self.aggregation, ordered) for _ in range(self.shards)]
 
     def _table(self) -> Any:
         return Cells(self.cells) if self.cells is not None else self.plan.start()
@@ -308,10 +334,17 @@ class Aggregate:
             ids, low, high = pane_ids(event_times(batch, self.node.clock), self.window)
         if self.plan.split is not None:
             self._count_words(batch, ids, low, high, worker)
+        elif self.cells is not None and high - low > MANY_PANES:
+            for pane, rows in rows_by_pane(ids, low, high):
+                part = batch.take(pa.array(rows))
+                self._add_numbers(part, _ONE_PANE[0], pane, pane, order, worker)
         elif self.cells is not None:
             self._add_numbers(batch, ids, low, high, order, worker)
         elif low == high:
             self._pane(low).add(batch, order, worker)
+        elif self.sliding and is_ordered(self.node):
+            for pane, rows in rows_by_pane(ids, low, high):
+                self._pane(pane).add_singly(batch.take(pa.array(rows)), order, rows)
         else:
             for pane, rows in rows_by_pane(ids, low, high):
                 self._pane(pane).add(batch.take(pa.array(rows)), order, worker)
@@ -407,7 +440,7 @@ class Aggregate:
                 return
             pane = LocalPane(self.aggregation)
             pane.parts = {0: [Partial(self.aggregation).bundle()]}
-        shards = self.shards if pane.groups() > SMALL else 1
+        shards = self._parts(pane)
         yield pane.prepare(shards)
 
         def task(shard: int) -> Task:
@@ -420,6 +453,11 @@ class Aggregate:
 
         yield [task(s) for s in range(shards)]
 
+    def _parts(self, pane: Any) -> int:
+        """As how many tasks to close a pane."""
+        small = MANY_WORDS if isinstance(pane, TokenPane) else SMALL
+        return self.shards if pane.groups() > small else 1
+
     def _taken(self, complete: int) -> list[tuple[int, Any]]:
         """The panes that are complete, in order, taken out."""
         with self.lock:
@@ -428,7 +466,7 @@ class Aggregate:
 
     def _tumbled(self, complete: int, out: Out) -> Phases:
         assert self.window is not None
-        panes = [(n, p, self.shards if p.groups() > SMALL else 1) for n, p in self._taken(complete)]
+        panes = [(n, p, self._parts(p)) for n, p in self._taken(complete)]
         prepared = [task for _, p, shards in panes for task in p.prepare(shards)]
         if prepared:
             yield prepared

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -59,6 +59,7 @@ class TableSplit:
     """Some rows of a table."""
 
     table: pa.Table
+    sequence: ClassVar[str] = "table"
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         names = [n for n in self.table.schema.names if n in columns]

@@ -87,6 +87,10 @@ class ParquetSplit:
     groups: tuple[int, ...]
     schema: pa.Schema
 
+    @property
+    def sequence(self) -> str:
+        return self.file.path
+
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         wanted = pa.schema([f for f in self.schema if f.name in columns])
         try:

@@ -88,6 +88,10 @@ class RecordSplit:
     format: Format
     on_error: str
 
+    @property
+    def sequence(self) -> str:
+        return self.part.file.path
+
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         wanted = pa.schema([f for f in self.schema if f.name in columns])
         for table, _ in self._parsed(wanted):

@@ -34,6 +34,7 @@ source that knows its own watermarks says ``watermarks = True``, and its splits 
 from __future__ import annotations
 
 import datetime
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -116,6 +117,21 @@ class Merged:
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for part in self.parts:
             yield from part.read(columns)
+
+
+def sequences(splits: Sequence[Split]) -> list[Split]:
+    """Splits that are consecutive parts of one file or table put together again.
+
+    Event time goes on from one to the next, so a watermark must not wait for all of them. A split
+    says which sequence it is a part of by an attribute ``sequence``.
+    """
+    joined: list[Split] = []
+    for _, parts in itertools.groupby(
+        enumerate(splits), key=lambda item: getattr(item[1], "sequence", item[0])
+    ):
+        group = [split for _, split in parts]
+        joined.append(group[0] if len(group) == 1 else Merged(tuple(group)))
+    return joined
 
 
 def at_most(splits: Sequence[Split], count: int) -> list[Split]:

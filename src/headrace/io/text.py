@@ -62,6 +62,10 @@ class TextSplit:
     part: Range
     encoding: str
 
+    @property
+    def sequence(self) -> str:
+        return self.part.file.path
+
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         for buffer in blocks(self.part):
             text = lines_of(buffer, self.encoding)

@@ -28,7 +28,7 @@ from headrace.kernels.chain import (
 from headrace.kernels.expressions import Kernel, compile_expression, evaluate
 from headrace.kernels.expressions.casts import cast
 from headrace.kernels.expressions.hashing import hash_columns, hashable
-from headrace.kernels.group import Grouper, TextTable
+from headrace.kernels.group import Grouper, TextTable, normal_key
 from headrace.kernels.native import strings, tokens
 from headrace.kernels.tokenise import Text, Tokeniser
 from headrace.plan.nodes import Explode, GroupBy, Narrow
@@ -142,6 +142,19 @@ class Partial:
             raise StepError(f"{self.aggregation.node.label}: {error}") from error
         schema = self.aggregation.partial_schema
         return pa.RecordBatch.from_arrays(columns, schema=schema) if columns else _rows(size)
+
+
+def single_partials(aggregation: Aggregation, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A partial for each record by itself."""
+    try:
+        keys, inputs = aggregation.evaluate(batch)
+    except (ExpressionError, pa.ArrowException) as error:
+        raise blame(aggregation.node.label, aggregation.evaluate, batch, error) from error
+    rows, states = np.arange(batch.num_rows), aggregation.accumulators()
+    for state, columns in zip(states, inputs, strict=True):
+        state.update(rows, batch.num_rows, columns)
+    columns = [*(normal_key(k) for k in keys), *(s.partials(batch.num_rows) for s in states)]
+    return pa.RecordBatch.from_arrays(columns, schema=aggregation.partial_schema)
 
 
 def _rows(size: int) -> pa.RecordBatch:

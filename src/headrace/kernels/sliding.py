@@ -1,9 +1,9 @@
 """Windows made of panes: one step costs the same however many panes a window has.
 
 Counts and sums of integers are kept running: a pane is added when it enters the window and taken
-off when it leaves. Everything else goes through two stacks: the older panes are merged once from
-the newest back, so that each window's older part is there already, and the newer panes are merged
-as they come.
+off when it leaves. Everything else that can be merged in any order goes through two stacks: the
+older panes are merged once from the newest back, so that each window's older part is there
+already, and the newer panes are merged as they come.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class Running:
         if not live.size:
             return None
         rows = pa.array(live)
-        columns = [k.take(rows) for k in self.grouper.keys()]
+        keys: list[pa.Array] = self.grouper.keys()
+        columns = [k.take(rows) for k in keys]
         for sums, filled, (_, aggregate) in zip(
             self.sums, self.filled, self.aggregation.node.aggregates, strict=True
         ):
@@ -148,6 +149,57 @@ class TwoStacks:
         return self._merged(*older, self.newer.bundle()).finish()
 
 
-def sliding_state(aggregation: Aggregation) -> Any:
+Placed = tuple[Any, Any, pa.RecordBatch]
+"""Partials of a bundle: its place in the input, their places in the bundle, and themselves."""
+
+
+class InInputOrder:
+    """Aggregates that follow the input: what its records gave, put in order for each window.
+
+    The order of the input is not that of time, so nothing can be merged before the window is
+    known. What is kept is a partial for each bundle and pane, or for each record of a bundle whose
+    records are of several panes.
+    """
+
+    def __init__(self, aggregation: Aggregation) -> None:
+        self.aggregation = aggregation
+        self.panes: dict[int, list[Placed]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.panes
+
+    @property
+    def nbytes(self) -> int:
+        return sum(b.nbytes for parts in self.panes.values() for _, _, b in parts)
+
+    def push(self, pane: int, parts: list[Placed]) -> None:
+        """A pane enters the window."""
+        self.panes[pane] = parts
+
+    def pop(self, pane: int) -> None:
+        """A pane leaves it."""
+        self.panes.pop(pane, None)
+
+    def result(self) -> pa.RecordBatch | None:
+        """The window's results; None if it has no records."""
+        parts = [item for pane in self.panes.values() for item in pane]
+        if not parts:
+            return None
+        parts.sort(key=lambda item: item[0])
+        batch = pa.concat_batches([b for _, _, b in parts])
+        ranks = {order: i for i, order in enumerate(dict.fromkeys(o for o, _, _ in parts))}
+        if len(ranks) < len(parts):  # pieces of one bundle, in several panes
+            bundles = np.concatenate([np.full(b.num_rows, ranks[o]) for o, _, b in parts])
+            rows = np.concatenate([places for _, places, _ in parts])
+            batch = batch.take(pa.array(np.lexsort((rows, bundles))))
+        merge = Merge(self.aggregation)
+        merge.add(batch)
+        return merge.finish()
+
+
+def sliding_state(aggregation: Aggregation, ordered: bool) -> Any:
     """What keeps the panes of a window together."""
+    if ordered:
+        return InInputOrder(aggregation)
     return Running(aggregation) if is_invertible(aggregation) else TwoStacks(aggregation)

@@ -34,7 +34,8 @@ class SplitsHead:
                 split = _loaded(item if self.splits is None else self.splits[item])
                 wanted = pa.schema([self.schema.field(c) for c in columns])
                 for bundle in split.read(list(columns)):
-                    yield normal_batch(bundle, wanted)
+                    if isinstance(bundle, pa.RecordBatch):  # and not a watermark
+                        yield normal_batch(bundle, wanted)
 
 
 def _loaded(split: bytes | str) -> Split:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from headrace.errors import PlanError
 from headrace.kernels.accumulators.kept import (
     Distinct,
+    DistinctRows,
     Kept,
     Sketch,
     by_group,
@@ -78,6 +79,8 @@ def accumulator(aggregate: Any, kinds: list[pa.DataType]) -> Accumulator:
         by = len(kinds) - 1
         values = (lambda lists: lists) if by == 0 else list_field
         return Kept(kinds, keep_top(aggregate.k, by), pa.list_(kind), values, by)
+    if name == "distinct_rows":
+        return DistinctRows(kinds)
     if name == "top_rows":
         count = len(kinds) - len(aggregate.down)
         columns = pa.struct([pa.field(str(i), k) for i, k in enumerate(kinds[:count])])

@@ -222,7 +222,7 @@ class Sketch(Kept):
 class Distinct:
     """An exact distinct count: every (group, value) once."""
 
-    result = pa.int64()
+    result: pa.DataType = pa.int64()
 
     def __init__(self, kinds: list[pa.DataType]) -> None:
         self.kinds = kinds
@@ -274,6 +274,35 @@ class Distinct:
     def finish(self, size: int) -> pa.Array:
         owners = numbers(self.seen.keys()[0], np.int64)
         return pa.array(np.bincount(owners, minlength=size).astype(np.int64))
+
+
+class DistinctRows(Distinct):
+    """Every different row of a group, nulls too, as a list of records."""
+
+    def __init__(self, kinds: list[pa.DataType]) -> None:
+        super().__init__(kinds)
+        self.row = pa.struct([pa.field(str(i), k) for i, k in enumerate(kinds)])
+        self.partial = self.result = pa.list_(self.row)
+
+    def update(self, groups: Numbers, size: int, columns: Sequence[pa.Array]) -> None:
+        if groups.size:
+            self.seen.groups([pa.array(groups), *columns])
+
+    def merge(self, groups: Numbers, size: int, column: pa.Array) -> None:
+        offsets = np.asarray(column.offsets)
+        flat = column.values.slice(offsets[0], offsets[-1] - offsets[0])
+        self.update(np.repeat(groups, np.diff(offsets)), size, flat.flatten())
+
+    def partials(self, size: int) -> pa.Array:
+        owners, *values = self.seen.keys()
+        groups = numbers(owners, np.int64)
+        order = pa.array(by_group(groups))
+        offsets = np.zeros(size + 1, np.int32)
+        np.cumsum(np.bincount(groups, minlength=size), out=offsets[1:])
+        rows = pa.StructArray.from_arrays([v.take(order) for v in values], fields=list(self.row))
+        return pa.ListArray.from_arrays(pa.array(offsets), rows, type=self.partial)
+
+    finish = partials
 
 
 def list_field(lists: pa.Array) -> pa.Array:
