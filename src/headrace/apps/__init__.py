@@ -12,10 +12,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from headrace.errors import PlanError, nearest
 from headrace.stream import Stream
+from headrace.windows import AnyWindow
 
-NAMES = ("wc", "grep", "collisions")
+NAMES = (
+    "wc", "search", "collisions",
+    "wordcount", "grep", "join", "distinct", "netmon", "tweets",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class App:
 
     ``generate(folder, records, seed, form)`` writes input in one of ``forms`` and gives its path;
     ``pipelines(path, form)`` are its results by name; ``reference(path)`` computes the same from
-    text input in plain Python, each as a set of tuples.
+    the first form in plain Python, each as a set of tuples.
     """
 
     name: str
@@ -34,6 +40,23 @@ class App:
     generate: Callable[[Path, int, int, str], Path]
     pipelines: Callable[[str, str], dict[str, Stream]]
     reference: Callable[[str], dict[str, set[tuple[Any, ...]]]]
+    stream: StreamApp | None = None
+
+
+@dataclass(frozen=True)
+class StreamApp:
+    """The part of a workload that is a stream of event time (StreamBox §9).
+
+    ``tables(records, seed, per_second, early)`` are its inputs by name, each with the event time
+    ``at``; ``early`` percent of the records carry a time after their epoch's end. ``pipeline``
+    makes the result of streams that have their event time; ``window`` is None where the workload
+    has no window to choose.
+    """
+
+    tables: Callable[[int, int, int, int], dict[str, pa.Table]]
+    pipeline: Callable[[dict[str, Stream], AnyWindow | None], Stream]
+    window: AnyWindow | None
+    epoch_records: int = 1_000_000
 
 
 def load(name: str) -> App:

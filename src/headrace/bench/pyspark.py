@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from headrace.apps.collisions import FACTORS
-from headrace.apps.grep import PATTERN
+from headrace.apps.search import PATTERN
 
 
 def _lines(session: Any, path: str, form: str) -> Any:
@@ -24,7 +24,7 @@ def wc(session: Any, path: str, form: str) -> dict[str, pa.Table]:
     return {"words": counts.toArrow()}
 
 
-def grep(session: Any, path: str, form: str) -> dict[str, pa.Table]:
+def search(session: Any, path: str, form: str) -> dict[str, pa.Table]:
     return {"matches": _lines(session, path, form).where(F.col("line").rlike(PATTERN)).toArrow()}
 
 
@@ -61,6 +61,6 @@ def collisions(session: Any, path: str, form: str) -> dict[str, pa.Table]:
 
 JOBS: dict[str, Callable[[Any, str, str], dict[str, pa.Table]]] = {
     "wc": wc,
-    "grep": grep,
+    "search": search,
     "collisions": collisions,
 }

@@ -92,12 +92,19 @@ def measure(
 
 def rows_of(table: pa.Table) -> set[tuple[Any, ...]]:
     """A table as a set of tuples; its column names do not matter, its number of rows does."""
-    columns = [c.to_pylist() for c in table.columns]
-    rows = list(zip(*columns, strict=True))
+    columns = [
+        (c.cast(pa.int64()) if pa.types.is_timestamp(c.type) else c).to_pylist()
+        for c in table.columns
+    ]
+    rows = [tuple(map(_hashable, row)) for row in zip(*columns, strict=True)]
     counted: dict[tuple[Any, ...], int] = {}
     for row in rows:
         counted[row] = counted.get(row, 0) + 1
     return {(*row, count) for row, count in counted.items()}
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def same(a: dict[str, set[tuple[Any, ...]]], b: dict[str, set[tuple[Any, ...]]]) -> bool:

@@ -140,16 +140,25 @@ def _filter(step: Filter, schema: pa.Schema, zone: str) -> tuple[Run, pa.Schema]
     kernel = compile_expression(step.condition, schema, zone)
     if not (pa.types.is_boolean(kernel.type) or pa.types.is_null(kernel.type)):
         raise PlanError(f"a filter takes a condition, not a {type_name(kernel.type)}")
+    used = [f.name for f in schema if f.name in step.schema.names] or schema.names[:1]
+    after = schema if len(used) == len(schema) else pa.schema([schema.field(n) for n in used])
+    some = after is not schema
     if pa.types.is_null(kernel.type):
-        return lambda batch: batch.slice(0, 0), schema
+        return lambda batch: batch.slice(0, 0).select(used), after
 
     def run(batch: pa.RecordBatch) -> pa.RecordBatch:
         mask = kernel.run(batch)
+        if some:
+            batch = batch.select(used)
         if isinstance(mask, pa.Scalar):
             return batch if mask.as_py() else batch.slice(0, 0)
-        return batch.filter(mask)
+        kept = mask.true_count
+        # Rows are marked first, and copied only where some stay and some go.
+        if kept == len(mask):
+            return batch
+        return batch.filter(mask) if kept else batch.slice(0, 0)
 
-    return run, schema
+    return run, after
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import pyarrow as pa
 from sqlglot import exp
 
 from headrace.plan.nodes import (
@@ -40,9 +41,11 @@ def prune(
             kept.append(replace(step, columns=columns))
             wanted = columns_of(tree for _, tree in columns)
         elif isinstance(step, Filter):
+            if wanted is not None:  # only what is used later is copied
+                schema = step.schema
+                step = replace(step, schema=pa.schema([f for f in schema if f.name in wanted]))
+                wanted = wanted | columns_of([step.condition])
             kept.append(step)
-            if wanted is not None:
-                wanted |= columns_of([step.condition])
         elif isinstance(step, EventTime):
             kept.append(step)
             if wanted is not None:

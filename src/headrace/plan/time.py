@@ -58,9 +58,9 @@ def _clock(node: Node) -> EventClock | tuple[EventClock, Node] | None:
     if isinstance(node, JoinWithin):
         names = dict(node.renamed)
         right = tuple(names[c] for c in node.right_clock.columns if c in names)
-        if node.left_clock.shift or node.right_clock.shift:
+        if node.left_clock.shift != node.right_clock.shift:
             return None
-        return EventClock((*node.left_clock.columns, *right))
+        return EventClock((*node.left_clock.columns, *right), node.left_clock.shift)
     if isinstance(node, Union):
         clocks = [_clock(part) for part in node.parts]
         return clocks[0] if all(c == clocks[0] for c in clocks) else None

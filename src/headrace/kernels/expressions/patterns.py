@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from re import _constants, _parser  # type: ignore[attr-defined]
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,6 +31,8 @@ class Pattern:
     python: re.Pattern[str]
     literal: str | None
     """The text it matches, where it is nothing but text."""
+    needle: str | None = None
+    """Text that every match has in it: what has not, need not be looked at."""
 
     @property
     def groups(self) -> int:
@@ -50,7 +53,24 @@ def compile_pattern(java: str, where: str) -> Pattern:
         except pa.ArrowInvalid:
             re2 = None
     literal = java if java and not set(java) & set("\\^$.|?*+()[]{}") else None
-    return Pattern(java, re2, python, literal)
+    return Pattern(java, re2, python, literal, _needle(for_python))
+
+
+def _needle(pattern: str) -> str | None:
+    """The most telling text that every match must hold, of two characters at least."""
+    if re.search(r"\(\?[a-z]*[ixu]", pattern):
+        return None
+    runs, run = [], ""
+    for kind, value in _parser.parse(pattern, re.ASCII):
+        if kind is _constants.LITERAL and value < 128:
+            run += chr(value)
+            continue
+        runs.append(run)
+        run = ""
+    runs = [r for r in [*runs, run] if len(r) > 1]
+    return max(
+        runs, key=lambda r: (any(not c.isalnum() and c != " " for c in r), len(r)), default=None
+    )
 
 
 def _translate(java: str, where: str) -> tuple[str, str, bool]:

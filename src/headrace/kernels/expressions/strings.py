@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
@@ -26,7 +27,8 @@ from headrace.kernels.expressions.kernel import (
     want,
 )
 from headrace.kernels.expressions.patterns import Pattern, compile_pattern, replacement
-from headrace.kernels.tokenise import Tokeniser
+from headrace.kernels.native import search as native_search
+from headrace.kernels.tokenise import Text, Tokeniser
 
 STRING = pa.string()
 BOOLEAN = pa.bool_()
@@ -260,9 +262,42 @@ def rlike(value: Kernel, sought: Kernel) -> Kernel:
         return apply(BOOLEAN, lambda v: pc.match_substring(v, part), value)
     if pattern.re2 is not None:
         re2 = pattern.re2
-        return apply(BOOLEAN, lambda v: pc.match_substring_regex(v, re2), value)
+        if pattern.needle is None:
+            return apply(BOOLEAN, lambda v: pc.match_substring_regex(v, re2), value)
+        holds = Needle(pattern.needle)
+
+        def matches(array: pa.Array) -> pa.Array:
+            rows = holds.rows(array)
+            mask = np.zeros(len(array), np.bool_)
+            found = pc.match_substring_regex(array.take(pa.array(rows)), re2)
+            mask[rows] = found.to_numpy(zero_copy_only=False)
+            return (
+                pa.array(mask)
+                if not array.null_count
+                else pc.if_else(array.is_valid(), pa.array(mask), pa.scalar(None, BOOLEAN))
+            )
+
+        return apply_arrays(BOOLEAN, matches, value)
     search = pattern.python.search
     return apply_arrays(BOOLEAN, each_text(lambda s: search(s) is not None, BOOLEAN), value)
+
+
+class Needle:
+    """Text to look for in many strings at once."""
+
+    def __init__(self, text: str) -> None:
+        self.bytes = np.frombuffer(text.encode(), np.uint8)
+        # A mark is rarer than a letter, and a late letter rarer than a vowel.
+        telling = sorted(range(len(text)), key=lambda i: (text[i].isalnum(), text[i] in "aeiou "))
+        self.anchor = telling[0]
+
+    def rows(self, array: pa.Array) -> np.ndarray[Any, Any]:
+        """The rows that hold it; no null does."""
+        text = Text.of(array)
+        rows = np.empty(max(1, text.offsets.size - 1), np.int64)
+        count = native_search.rows_with(text.data, text.offsets, self.bytes, self.anchor, rows)
+        found = rows[:count]
+        return found[text.valid[found]] if text.valid.size else found
 
 
 @function("rlike", "regexp_like", "regexp")
@@ -354,6 +389,37 @@ def build_extract(
         return "" if match is None else (match.group(index) or "")
 
     return apply_arrays(STRING, each_text(extract, STRING), value)
+
+
+@function("regexp_extract_all")
+def build_extract_all(
+    scope: Scope, value: Kernel, pattern: Kernel, group: Kernel | None = None
+) -> Kernel:
+    regex = pattern_of(pattern, "regexp_extract_all")
+    index = 1 if group is None else literal_value(group, "the group", "regexp_extract_all")
+    if not isinstance(index, int) or not 0 <= index <= regex.groups:
+        raise PlanError(
+            f"regexp_extract_all: {regex.java!r} has {regex.groups} groups; "
+            f"there is no group {index}"
+        )
+    value = text(value, "regexp_extract_all")
+    holds = None if regex.needle is None else Needle(regex.needle)
+
+    def extract(array: pa.Array) -> pa.Array:
+        rows = np.arange(len(array)) if holds is None else holds.rows(array)
+        sizes = np.zeros(len(array), np.int32)
+        pieces: list[str] = []
+        for row, text in zip(rows.tolist(), array.take(pa.array(rows)).to_pylist(), strict=True):
+            if text is not None:
+                found = [m.group(index) or "" for m in regex.python.finditer(text)]
+                sizes[row] = len(found)
+                pieces.extend(found)
+        offsets = np.zeros(len(array) + 1, np.int32)
+        np.cumsum(sizes, out=offsets[1:])
+        mask = array.is_null() if array.null_count else None
+        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(pieces, STRING), mask=mask)
+
+    return apply_arrays(pa.list_(STRING), extract, value)
 
 
 @function("regexp_replace")
