@@ -61,7 +61,7 @@ def pipeline(inputs: dict[str, hr.Stream], window: Any) -> hr.Stream:
     changed = (
         mood.join_within(before, on="one", before="1s")
         .filter(f"window_start = before_end and abs(mood - mood_before) > {MOVED}")
-        .select("window_start", "window_end", "mood", "mood_before")
+        .select("window_end", "before_end", "mood", "mood_before")
     )
     top = words.key_by("word").window(window).agg(n=hr.count()).window(window).top_k(TOP, by="n")
     return changed.join_within(top, on="window_end").select(
