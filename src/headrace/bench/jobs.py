@@ -9,19 +9,19 @@ from headrace.bench.runner import Job
 from headrace.errors import PlanError, nearest
 from headrace.spark.engine import Spark
 
-ENGINES = ("spark",)
+ENGINES = ("spark", "box")
 BASELINES = ("pyspark",)
 
 
 def jobs_for(
-    app: App, path: str, form: str, on: list[str], against: list[str], spark: Spark
+    app: App, path: str, form: str, on: list[str], against: list[str], spark: Spark, box: Any
 ) -> dict[str, Job]:
     """What to run, by name, engines first."""
     jobs: dict[str, Job] = {}
     for name in on:
         if name not in ENGINES:
             raise PlanError(f"there is no engine '{name}'{nearest(name, ENGINES)}")
-        jobs[name] = _ours(app, path, form, spark)
+        jobs[name] = _ours(app, path, form, box if name == "box" else spark)
     for name in against:
         if name not in BASELINES:
             raise PlanError(f"there is no baseline '{name}'{nearest(name, BASELINES)}")

@@ -9,7 +9,7 @@ import psutil
 
 
 class MemoryWatch:
-    """Samples the process tree below this process: its peak, and its largest Python worker's."""
+    """Samples this process and those below it: their peak, and the largest Python worker's."""
 
     def __init__(self, every: float = 0.05) -> None:
         self.every = every
@@ -34,7 +34,7 @@ class MemoryWatch:
     def _watch(self) -> None:
         me = psutil.Process()
         while True:
-            total = 0
+            total = me.memory_info().rss
             for process in me.children(recursive=True):
                 try:
                     resident = process.memory_info().rss

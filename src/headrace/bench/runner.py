@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.apps import App
@@ -58,13 +59,15 @@ def measure(
     progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Run the jobs by turns, check that they agree, and report."""
-    results: dict[str, dict[str, set[tuple[Any, ...]]]] = {}
+    first: dict[str, pa.Table] = {}
+    equal = True
     for name, job in jobs.items():
         progress(f"warming up {name}")
-        results[name] = {k: rows_of(t) for k, t in job().items()}
-    first = next(iter(jobs))
-    equal = all(same(results[first], other) for other in results.values())
-    results.clear()
+        result = job()
+        first = first or result
+        equal = equal and same_tables(first, result)
+        del result
+    first.clear()
     measured = {name: Measured(name) for name in jobs}
     for turn in range(rounds):
         for name, job in jobs.items():
@@ -88,6 +91,45 @@ def measure(
         "runs": [m.report(records) for m in measured.values()],
         "ratios": ratios,
     }
+
+
+def same_tables(a: dict[str, pa.Table], b: dict[str, pa.Table]) -> bool:
+    """Whether two results hold the same records, whatever their order and column names."""
+    if a.keys() != b.keys():
+        raise HeadraceError(f"the engines gave other results: {list(a)} and {list(b)}")
+    return all(a[k] is b[k] or _same_columns(_sorted(a[k]), _sorted(b[k])) for k in a)
+
+
+def _sorted(table: pa.Table) -> list[pa.Array]:
+    """A table's columns, times as numbers and lists sorted, in the order of its plain columns."""
+    columns = []
+    for column in table.combine_chunks().columns:
+        array = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        if pa.types.is_timestamp(array.type):
+            array = array.cast(pa.int64())
+        elif pa.types.is_list(array.type):
+            lists = [
+                None if v is None else ",".join(sorted(map(str, v))) for v in array.to_pylist()
+            ]
+            array = pa.array(lists, pa.string())
+        columns.append(array)
+    plain = [str(i) for i, c in enumerate(columns) if not pa.types.is_floating(c.type)]
+    named = pa.table(columns, names=[str(i) for i in range(len(columns))])
+    ordered = named.sort_by([(n, "ascending") for n in plain]) if plain else named
+    return [c.combine_chunks() for c in ordered.columns]
+
+
+def _same_columns(a: list[pa.Array], b: list[pa.Array]) -> bool:
+    if len(a) != len(b) or any(len(x) != len(y) for x, y in zip(a, b, strict=True)):
+        return False
+    for x, y in zip(a, b, strict=True):
+        if pa.types.is_floating(x.type):
+            left, right = (np.asarray(v.cast(pa.float64()).fill_null(np.nan)) for v in (x, y))
+            if not np.allclose(left, right, rtol=1e-9, atol=1e-12, equal_nan=True):
+                return False
+        elif not x.cast(y.type).equals(y):
+            return False
+    return True
 
 
 def rows_of(table: pa.Table) -> set[tuple[Any, ...]]:

@@ -1,0 +1,87 @@
+"""Input from memory, replayed at full speed or at a set rate, with watermarks of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.io.source import BUNDLE_ROWS, Watermark
+from headrace.kernels.expressions.kernel import numbers
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A table as a stream of epochs, over and over, its times going on where they ended.
+
+    ``rate`` is in records a second; without it the input is read as fast as it is taken.
+    """
+
+    table: pa.Table
+    per_second: int
+    epoch_records: int
+    records: int
+    rate: float | None = None
+    watermarks: bool = True
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.table.schema
+
+    @property
+    def bounded(self) -> bool:
+        return self.rate is None
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.table.nbytes)
+
+    def splits(self, parallelism: int) -> list[ReplaySplit]:
+        return [ReplaySplit(self)]
+
+    def __str__(self) -> str:
+        pace = "" if self.rate is None else f" at {self.rate:,.0f} a second"
+        return f"{self.records:,} records from memory{pace}"
+
+
+@dataclass(frozen=True, eq=False)
+class ReplaySplit:
+    """The one split of it."""
+
+    of: Replay
+
+    def read(self, columns: Sequence[str]) -> Iterator[Any]:
+        source = self.of
+        table = source.table.select([n for n in source.table.schema.names if n in columns])
+        batches = table.combine_chunks().to_batches()
+        whole = batches[0] if len(batches) == 1 else None
+        assert whole is not None, "a replayed table fits one batch"
+        rows, start, sent = whole.num_rows, time.perf_counter(), 0
+        chunk = BUNDLE_ROWS if source.rate is None else max(64, int(source.rate / 1000))
+        while sent < source.records:
+            epoch_end = (sent // source.epoch_records + 1) * source.epoch_records
+            at = sent % rows
+            count = min(chunk, epoch_end - sent, rows - at, source.records - sent)
+            if source.rate is not None:
+                due = start + (sent + count) / source.rate
+                while (left := due - time.perf_counter()) > 0:
+                    time.sleep(left)
+            yield self._moved(whole.slice(at, count), sent // rows)
+            sent += count
+            if sent == epoch_end:
+                yield Watermark(sent * 1_000_000 // source.per_second)
+
+    def _moved(self, batch: pa.RecordBatch, turns: int) -> pa.RecordBatch:
+        """Records of a later turn, their times moved on by as many lengths of the table."""
+        place = batch.schema.get_field_index("at")
+        if not turns or place < 0:
+            return batch
+        span = self.of.table.num_rows * 1_000_000 // self.of.per_second
+        moved = numbers(batch.column(place), np.int64) + turns * span
+        return batch.set_column(
+            place, batch.schema.field(place), pa.array(moved).cast(batch.schema.field(place).type)
+        )

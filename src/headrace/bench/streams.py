@@ -1,0 +1,259 @@
+"""Streaming workloads measured: full speed, the rate a target delay allows, and where time goes."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+import headrace as hr
+from headrace.apps import App
+from headrace.bench.limits import LIMITS
+from headrace.bench.peers import duckdb_job, polars_job
+from headrace.bench.replay import Replay
+from headrace.bench.runner import Job
+from headrace.box.engine import Box
+from headrace.box.job import Run
+from headrace.box.sinks import Discarded
+from headrace.errors import PlanError, nearest
+from headrace.jobs import Output
+from headrace.windows import AnyWindow
+
+ENGINES = ("box", "spark")
+BASELINES = ("pyspark", "pyspark-best", "spark", "duckdb", "polars", "limit")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A workload with its input in memory, and how it is to be replayed."""
+
+    app: App
+    tables: dict[str, pa.Table]
+    per_second: int
+    epoch_records: int
+    window: AnyWindow | None
+    box: Box
+
+    @staticmethod
+    def of(
+        app: App,
+        *,
+        records: int,
+        seed: int,
+        per_second: int | None,
+        epoch_records: int | None,
+        early: int,
+        window: AnyWindow | None,
+        box: Box,
+    ) -> Setup:
+        assert app.stream is not None
+        density = per_second or app.stream.epoch_records
+        tables = app.stream.tables(records, seed, density, early)
+        tables = {name: table.combine_chunks() for name, table in tables.items()}
+        epoch = epoch_records or app.stream.epoch_records
+        return Setup(app, tables, density, epoch, window or app.stream.window, box)
+
+    @property
+    def records(self) -> int:
+        return sum(t.num_rows for t in self.tables.values())
+
+    def pipeline(self, records: int | None = None, rate: float | None = None) -> hr.Stream:
+        """The workload over replayed input: so many records in all, at a rate if given."""
+        assert self.app.stream is not None
+        count, inputs = len(self.tables), {}
+        for name, table in self.tables.items():
+            source = Replay(
+                table,
+                max(1, self.per_second // count),
+                max(1, self.epoch_records // count),
+                table.num_rows if records is None else records // count,
+                None if rate is None else rate / count,
+            )
+            inputs[name] = hr.from_source(source).event_time("at")
+        return self.app.stream.pipeline(inputs, self.window)
+
+    def bounded(self) -> hr.Stream:
+        """The workload over plain tables, for engines that see all records at once."""
+        assert self.app.stream is not None
+        inputs = {n: hr.from_arrow(t).event_time("at", delay="3s") for n, t in self.tables.items()}
+        return self.app.stream.pipeline(inputs, self.window)
+
+
+def jobs_for(
+    setup: Setup, on: list[str], against: list[str], spark: Any
+) -> tuple[dict[str, Job], list[Callable[[], None]]]:
+    """What to run, by name, engines first; and what cleans up."""
+    jobs: dict[str, Job] = {}
+    cleaners: list[Callable[[], None]] = []
+    for name in on:
+        if name not in ENGINES:
+            raise PlanError(f"there is no engine '{name}'{nearest(name, ENGINES)}")
+    for name in [*on, *against]:
+        app, tables, window = setup.app.name, setup.tables, setup.window
+        run: Callable[[], pa.Table]
+        if name == "box":
+            run = lambda: setup.pipeline().collect(on=setup.box)  # noqa: E731
+        elif name == "spark":
+            run = lambda: setup.bounded().collect(on=spark)  # noqa: E731
+        elif name == "duckdb":
+            run = duckdb_job(app, tables, window)
+        elif name == "polars":
+            run = polars_job(app, tables, window)
+        elif name in ("pyspark", "pyspark-best"):
+            from headrace.bench.streaming import pyspark_job
+
+            files = 1 if name == "pyspark" else None
+            run, clean = pyspark_job(app, tables, window, spark.session, files)
+            cleaners.append(clean)
+        elif name == "limit":
+            if app not in LIMITS:
+                raise PlanError(f"there is no limit for {app}{nearest(app, LIMITS)}")
+            run = _limit(app, tables)
+        else:
+            raise PlanError(f"there is no baseline '{name}'{nearest(name, BASELINES)}")
+        jobs[name] = _named(setup.app.name, run)
+    return jobs, cleaners
+
+
+def _limit(app: str, tables: dict[str, pa.Table]) -> Callable[[], pa.Table]:
+    return lambda: LIMITS[app](tables)
+
+
+def _named(name: str, run: Callable[[], pa.Table]) -> Job:
+    return lambda: {name: run()}
+
+
+# The rate that a target delay allows
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run at a set rate: output delays in seconds after warm-up, and the rate reached."""
+
+    rate: float
+    reached: float
+    delays: list[float]
+
+    @property
+    def p50(self) -> float:
+        return statistics.median(self.delays) if self.delays else float("inf")
+
+    @property
+    def p99(self) -> float:
+        ordered = sorted(self.delays)
+        return ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))] if ordered else float("inf")
+
+    @property
+    def rising(self) -> bool:
+        """Whether the delay grew as the run went on: then the rate is not sustained."""
+        third = len(self.delays) // 3
+        if third < 2:
+            return False
+        early = statistics.median(self.delays[:third])
+        late = statistics.median(self.delays[-third:])
+        return late > 2 * early + 0.005
+
+    def holds(self, target: float) -> bool:
+        """Whether it kept up with the rate, and the delay under the target."""
+        return self.p99 <= target and not self.rising and self.reached >= 0.97 * self.rate
+
+
+def trial(setup: Setup, rate: float, seconds: float, warm: float = 1.0) -> Trial:
+    """Offer records at a rate for a while."""
+    records = int(rate * (seconds + warm))
+    records -= records % max(1, setup.epoch_records // 4)
+    records = max(records, 2 * setup.epoch_records)
+    run = _run(setup, setup.pipeline(records, rate))
+    start = run.clock.now()
+    run.start()
+    run.wait()
+    took = (run.finished_at - run.started) or 1e-9
+    delays = [d for at, d in run.delays if at - start >= warm]
+    return Trial(rate, records / took, delays)
+
+
+def _run(setup: Setup, stream: hr.Stream) -> Run:
+    return setup.box._run([Output(stream.node, sink=(Discarded(), False))])
+
+
+def best_rate(
+    setup: Setup,
+    target: float,
+    most: float,
+    seconds: float,
+    progress: Callable[[str], None],
+) -> Trial | None:
+    """The highest rate whose delay stays under the target, by bisection below ``most``."""
+    low, high, best = 0.0, most * 1.05, None
+    for step in range(7):
+        rate = high if step == 0 else (low + high) / 2
+        progress(f"target {1000 * target:.0f} ms: trying {rate:,.0f} records/s")
+        tried = trial(setup, rate, seconds)
+        if tried.holds(target):
+            low, best = rate, tried
+            if step == 0:
+                break
+        else:
+            high = rate
+    return best
+
+
+# Where time goes
+
+
+def profile(setup: Setup) -> list[dict[str, Any]]:
+    """What each stage did in a run, and what a bundle of it costs under the interpreter lock.
+
+    The latter is measured with bundles of one record on one evaluator, where native code takes
+    next to nothing.
+    """
+    run = _run(setup, setup.pipeline())
+    run.start()
+    run.wait()
+    whole = run.progress()
+    few = min(2000, min(t.num_rows for t in setup.tables.values()))
+    small = replace(
+        setup,
+        tables={name: table.slice(0, few) for name, table in setup.tables.items()},
+        box=Box(workers=1, bundle=1),
+    )
+    for _ in range(2):  # the first compiles
+        single = _run(small, small.pipeline())
+        start = time.perf_counter()
+        single.start()
+        single.wait()
+        took = time.perf_counter() - start
+    told = {s.name: s for s in single.progress().stages}
+    bundles = sum(s.bundles for s in told.values())
+    busy = sum(s.busy for s in told.values())
+    total = sum(s.busy for s in whole.stages) or 1e-9
+    rows = [
+        {
+            "stage": stage.name,
+            "records": stage.records_in,
+            "bundles": stage.bundles,
+            "busy_s": round(stage.busy, 4),
+            "share": round(stage.busy / total, 4),
+            "ns_per_record": round(1e9 * stage.busy / max(1, stage.records_in), 1),
+            "interpreter_us": round(
+                1e6 * told[stage.name].busy / max(1, told[stage.name].bundles), 1
+            ),
+        }
+        for stage in whole.stages
+    ]
+    rows.append(
+        {
+            "stage": "dispatch and ingress",
+            "records": whole.records_in,
+            "bundles": bundles,
+            "busy_s": None,
+            "share": None,
+            "ns_per_record": None,
+            "interpreter_us": round(1e6 * (took - busy) / max(1, bundles), 1),
+        }
+    )
+    return rows
