@@ -456,7 +456,8 @@ class Stream:
             left = column_names(on if on is not None else left_on, "left_on=")
             right = column_names(on if on is not None else right_on, "right_on=")
             self._joinable(other, left, right)
-            fields, renamed = list(self.schema), []
+            fields: list[pa.Field] = list(self.schema)
+            renamed: list[tuple[str, str]] = []
             if JOINS[how] not in ("semi", "anti"):
                 fields, renamed = self._beside(other, right, suffix)
             return Stream(

@@ -71,7 +71,8 @@ def pipeline(inputs: dict[str, hr.Stream], window: Any) -> hr.Stream:
 
 def reference(inputs: dict[str, pa.Table]) -> set[tuple[Any, ...]]:
     scores = dict(zip(*(part.to_pylist() for part in LEXICON), strict=True))
-    table, counts = inputs["tweets"], defaultdict(Counter)
+    table = inputs["tweets"]
+    counts: dict[int, Counter[str]] = defaultdict(Counter)
     for at, text in zip(micros(table), table["text"].to_pylist(), strict=True):
         counts[at // 1_000_000].update(re.findall("[a-z]+", text))
     mood = {

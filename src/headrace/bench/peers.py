@@ -84,7 +84,7 @@ def polars_job(app: str, tables: dict[str, pa.Table], window: AnyWindow | None) 
     """A lazy query over frames in memory, on Polars' streaming engine."""
     import polars as pl
 
-    frames = {name: pl.from_arrow(table).lazy() for name, table in tables.items()}  # type: ignore[union-attr]
+    frames = {name: pl.from_arrow(table).lazy() for name, table in tables.items()}
     span = None if app == "join" else _window(window)
     if span is not None and span.size != span.every:
         raise PlanError("polars: the baseline has tumbling windows only; pass --window 1s")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
@@ -101,5 +100,3 @@ _QUERIES: dict[str, tuple[str, Callable[[Any, Any], Any], tuple[str, ...]]] = {
     "netmon": ("pings", _netmon, ("rtt",)),
     "grep": ("reviews", _grep, ("n", "urls")),
 }
-
-__all__ = ["pc", "pyspark_job", "write_files"]

@@ -217,7 +217,6 @@ class Ingress:
 
     def accept(self, reader: Reader, items: list[Any]) -> None:
         """What ``read_some`` read. The lock is held."""
-        reader.seen = self.clock.now()
         if not items:
             reader.done = True
             reader.watermark = FOREVER
@@ -226,11 +225,10 @@ class Ingress:
             return
         for item in items:
             if isinstance(item, list):
-                if reader.idle:
-                    self._note(f"split {reader.number} of {self.name} sends again")
-                reader.idle = False
+                self._alive(reader)
                 self._take(reader, item)
             elif isinstance(item, Watermark):
+                self._alive(reader)
                 if self.event is not None and self._by_source:
                     reader.watermark = max(reader.watermark, item.micros)
                     self._advance(said=True)
@@ -238,6 +236,12 @@ class Ingress:
                 raise StepError(f"{self.name} gave {item!r}, which is not a record batch")
         if self.stopping:
             self._end_if_done()
+
+    def _alive(self, reader: Reader) -> None:
+        reader.seen = self.clock.now()
+        if reader.idle:
+            reader.idle = False
+            self._note(f"split {reader.number} of {self.name} sends again")
 
     @property
     def _by_source(self) -> bool:
@@ -250,15 +254,13 @@ class Ingress:
         """Read a split of an unbounded source until the job stops; ``wait`` is for room."""
         reader.items = iter(self.splits[reader.number].read(list(self.chain.columns)))
         while wait():
-            with self.cascade.lock:
-                if self.stopping or self.ended:
-                    break
+            if self._over():
+                break
             item = next(reader.items, _END)
             ended = item is _END
             item = None if ended else self._prepared(item)
             with self.cascade.lock:
-                if self.stopping or self.ended:
-                    # Read, but not yet taken in: it is neither counted nor processed.
+                if self._over():  # read, but not yet taken in: neither counted nor processed
                     break
                 if isinstance(item, list):
                     self._gather(reader, item)
@@ -275,12 +277,15 @@ class Ingress:
                 threading.Event().wait(0.001)
         accepted()
 
+    def _over(self) -> bool:
+        return self.stopping or self.ended
+
     def _gather(self, reader: Reader, batches: list[pa.RecordBatch]) -> None:
         now = self.clock.now()
         if not reader.pending:
             reader.waiting_since = now
         reader.pending.extend(batches)
-        reader.seen, reader.idle = now, False
+        self._alive(reader)
         rows = sum(b.num_rows for b in reader.pending)
         if rows >= self.pace.rows() or now - reader.waiting_since >= self.flush:
             self._release(reader)

@@ -26,7 +26,7 @@ from headrace.box.transforms import (
     Within,
 )
 from headrace.errors import PlanError
-from headrace.kernels.aggregate import columns_needed, compile_aggregation, compile_partial
+from headrace.kernels.aggregate import compile_partial
 from headrace.kernels.chain import compile_chain
 from headrace.plan.nodes import (
     Custom,
@@ -47,7 +47,7 @@ from headrace.plan.nodes import (
     TopK,
     Union,
 )
-from headrace.plan.prune import columns_of, prune
+from headrace.plan.prune import columns_of
 from headrace.plan.time import clock_of, is_bounded, nodes_of
 from headrace.windows import Session, Window
 
@@ -276,7 +276,8 @@ class Network:
                     columns |= columns_of([node.punctuation])
                 elif node.punctuation is not None:
                     columns = None
-            ingress = Ingress(node, columns, cascade, pace, clock, flush)
+            wanted = None if columns is None else sorted(columns)
+            ingress = Ingress(node, wanted, cascade, pace, clock, flush)
             ingress.outputs, ingress.late_outputs = feed.outputs, feed.late
             ingress.grains, ingress.fine = self.grains, self.fine
             made.append(ingress)
@@ -318,6 +319,3 @@ def check(node: Node) -> None:
             raise PlanError(
                 f"{each.label}: the input never ends, so this would never give anything; use {way}"
             )
-
-
-__all__ = ["Feed", "Network", "check", "columns_needed", "compile_aggregation", "prune"]

@@ -6,7 +6,7 @@ of them give the same results: they differ in latency, and in how many cores fin
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from headrace.box.cascade import Cascade, Vertex
@@ -147,7 +147,7 @@ class InOrder:
         return None
 
 
-SCHEDULERS = {
+SCHEDULERS: dict[str, Callable[[], Scheduler]] = {
     "next-externalization": NextExternalization,
     "first-found": FirstFound,
     "in-order": InOrder,
@@ -158,5 +158,4 @@ def scheduler_of(name: str) -> Scheduler:
     """A fresh scheduler of that name."""
     if name not in SCHEDULERS:
         raise PlanError(f"there is no scheduler '{name}'{nearest(str(name), SCHEDULERS)}")
-    found: Scheduler = SCHEDULERS[name]()
-    return found
+    return SCHEDULERS[name]()

@@ -9,7 +9,7 @@ as several tasks.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -250,7 +250,7 @@ class CellPane:
         if self.whole:
             return [] if self.rest is None else self.rest.prepare(1)
         rest = self.general()
-        return [*rest.prepare(shards), *(lambda c=c: self._move(c, shards) for c in self.cells)]  # type: ignore[misc]
+        return [*rest.prepare(shards), *(lambda c=c: self._move(c, shards) for c in self.cells)]
 
     def _move(self, cells: Cells, shards: int) -> None:
         batch = self._batch(cells, finished=False)
@@ -491,7 +491,7 @@ class Aggregate:
         out.emit(batch, (end, *order))
 
     def _reuse(self, pane: Any) -> None:
-        tables = pane.cells if isinstance(pane, CellPane) else ()
+        tables: Iterable[Any] = pane.cells if isinstance(pane, CellPane) else ()
         if isinstance(pane, TokenPane):
             tables = pane.own.values()
         for table in tables:

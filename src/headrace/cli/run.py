@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import deque
+from typing import Any
 
 import pyarrow as pa
 from rich.console import Console
 
+from headrace.box.engine import Box
+from headrace.cli.live import watch
 from headrace.cli.targets import add_engine, add_target, engine_of, pipelines_of
 from headrace.display import print_table
 from headrace.errors import PlanError, nearest
+from headrace.io.parquet import ParquetSink
 from headrace.spark.progress import progress
+from headrace.stream import Stream
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +36,10 @@ def main(arguments: argparse.Namespace) -> int:
     console, notes = Console(), Console(stderr=True)
     engine = engine_of(arguments)
     pipelines = pipelines_of(arguments, notes)
+    if isinstance(engine, Box):
+        for name, stream in pipelines.items():
+            _on_box(name, stream, engine, arguments, console, notes)
+        return 0
     with notes.status("starting Spark"):
         _ = engine.session
     for name, stream in pipelines.items():
@@ -50,6 +60,37 @@ def main(arguments: argparse.Namespace) -> int:
         print_table(table.slice(0, arguments.rows), table.num_rows > arguments.rows, console)
         console.print()
     return 0
+
+
+def _on_box(
+    name: str,
+    stream: Stream,
+    box: Box,
+    arguments: argparse.Namespace,
+    console: Console,
+    notes: Console,
+) -> None:
+    """Run as a job, watched while it runs; one that does not end runs until Ctrl-C."""
+    folder = f"{arguments.write}/{name}" if arguments.write else ""
+    latest: deque[pa.RecordBatch] = deque(maxlen=max(1, arguments.rows))
+    to: Any = ParquetSink(folder, "overwrite") if folder else None
+    if to is None and not stream.bounded:
+        to = latest.append
+    start = time.perf_counter()
+    job = stream.start(on=box, to=to)
+    watch(name, job, notes)
+    told = job.progress()
+    seconds = time.perf_counter() - start
+    late = f", {told.late:,} late" if told.late else ""
+    done = f"{told.records_in:,} records in, {told.records_out:,} out in {seconds:.2f} s{late}"
+    if folder:
+        console.print(f"[bold]{name}[/bold]: {done}, written to {folder}")
+        return
+    table = job.result() if to is None else pa.Table.from_batches(latest, stream.schema)
+    console.print(f"[bold]{name}[/bold]: {done}")
+    table = _largest_first(table, arguments.top)
+    print_table(table.slice(0, arguments.rows), table.num_rows > arguments.rows, console)
+    console.print()
 
 
 def _largest_first(table: pa.Table, columns: str | None) -> pa.Table:

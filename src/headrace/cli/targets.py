@@ -14,6 +14,7 @@ import cloudpickle
 from rich.console import Console
 
 from headrace import apps
+from headrace.box.engine import Box
 from headrace.errors import PlanError, nearest
 from headrace.spark.engine import Spark
 from headrace.stream import Stream
@@ -39,11 +40,16 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """The arguments that choose an engine."""
-    parser.add_argument("--on", default=None, metavar="ENGINE", help="the engine: spark (default)")
+    parser.add_argument(
+        "--on", default=None, metavar="ENGINE", help="the engine: spark (default) or box"
+    )
     parser.add_argument(
         "--master",
         metavar="URL",
         help="Spark's master, such as local[2] or spark://host:7077 (default local[*])",
+    )
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="the box's evaluators (default all cores)"
     )
     parser.add_argument(
         "--config",
@@ -64,6 +70,12 @@ def engine_of(arguments: argparse.Namespace) -> Any:
         if not mark:
             raise PlanError(f"--config {item}: write it as KEY=VALUE")
         settings[key] = value
+    if arguments.on == "box":
+        if arguments.master or settings:
+            raise PlanError("--master and --config are Spark's; drop them, or --on box")
+        return Box(workers=arguments.workers)
+    if arguments.workers is not None:
+        raise PlanError("--workers is the box's; add --on box")
     if arguments.on in (None, "spark") and (arguments.master or settings):
         return Spark(master=arguments.master, config=settings)
     return resolve(arguments.on)

@@ -254,11 +254,18 @@ class TokenCounts:
         at = 0
         while True:
             table = self.table
-            at = tokens.count_tokens(
-                text.data, text.offsets, text.valid, rows, at, tokeniser.table, tokeniser.ranges,
-                tokeniser.foreign, tokeniser.fold, tokeniser.runs,
-                table.slots, table.meta, table.arena, self.scratch, self.empties,
-            )  # fmt: skip
+            if self.keep_empty:
+                at = tokens.count_tokens(
+                    text.data, text.offsets, text.valid, rows, at, tokeniser.table,
+                    tokeniser.ranges, tokeniser.foreign, tokeniser.fold, tokeniser.runs,
+                    table.slots, table.meta, table.arena, self.scratch, self.empties,
+                )  # fmt: skip
+            else:
+                at = tokens.count_words(
+                    text.data, text.offsets, text.valid, rows, at, tokeniser.table,
+                    tokeniser.bounds, tokeniser.foreign, tokeniser.fold,
+                    table.slots, table.meta, table.arena, self.scratch,
+                )  # fmt: skip
             if at == end:
                 return
             row = int(rows[at]) if rows.size else at

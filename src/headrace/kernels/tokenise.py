@@ -46,6 +46,7 @@ class Tokeniser:
 
     table: np.ndarray[Any, Any]
     ranges: np.ndarray[Any, Any]
+    bounds: tuple[np.uint64, ...]
     foreign: np.uint64
     fold: np.uint64
     runs: bool
@@ -117,4 +118,5 @@ def _tokeniser(pattern: str, lower: bool) -> Tokeniser | None:
     ranges = np.array(list(zip(starts, ends, strict=True)), np.uint64).reshape(-1, 2)
     none, all_bytes = np.uint64(0), np.uint64(0x8080808080808080)
     foreign = none if 128 in cut else all_bytes
-    return Tokeniser(table, ranges, foreign, all_bytes if lower else none, runs)
+    bounds = tuple(ranges.ravel()) or (np.uint64(1), np.uint64(0))
+    return Tokeniser(table, ranges, bounds, foreign, all_bytes if lower else none, runs)

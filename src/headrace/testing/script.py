@@ -143,7 +143,9 @@ def script(
     With ``bounded=False`` the splits go on in silence after their last event, until the job stops.
     """
     if schema is None:
-        first = next((e.what for s in scripts for e in s if isinstance(e, Records) and e.what), [])
+        first: Any = next(
+            (e.what for s in scripts for e in s if isinstance(e, Records) and e.what), []
+        )
         known = (
             normal_schema(first.schema)
             if isinstance(first, (pa.Table, pa.RecordBatch))
