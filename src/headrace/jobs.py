@@ -83,6 +83,7 @@ class Progress:
     bad: int
     notes: tuple[str, ...]
     running: bool
+    error: str | None = None
 
     def __str__(self) -> str:
         delay = ""
@@ -94,6 +95,8 @@ class Progress:
             f"bad {self.bad:,}{delay}, {self.bundles_in_flight} bundles "
             f"({self.bytes_in_flight / 1e6:.1f} MB) in flight"
         ]
+        if self.error is not None:
+            lines.append(f"  failed: {self.error}")
         return "\n".join([*lines, *(f"  {source}" for source in self.sources)])
 
 
@@ -113,8 +116,8 @@ class Job(Protocol):
     def progress(self) -> Progress:
         """How far it is, and how fast."""
 
-    def late(self) -> pa.Table | None:
-        """The newest late records; None if there were none."""
+    def late(self, source: int = 0) -> pa.Table | None:
+        """The newest late records of a source; None if there were none."""
 
     def result(self, output: int = 0) -> pa.Table:
         """What a job started without ``to=`` has given so far."""
@@ -130,9 +133,12 @@ def start(outputs: Sequence[Any], on: Any = None) -> Job:
     from headrace.errors import PlanError
     from headrace.stream import Outlet, Stream
 
+    if isinstance(outputs, (Stream, Outlet)) or not isinstance(outputs, Sequence):
+        raise PlanError("start takes a list: hr.start([stream, …]), or stream.start() for one")
     found: list[Output] = []
     for item in outputs:
         if isinstance(item, Outlet):
+            on = item.on if on is None else on
             item = (item.stream, item.sink)
         stream, to = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
         if not isinstance(stream, Stream):

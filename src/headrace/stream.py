@@ -855,7 +855,7 @@ class Stream:
             if not (isinstance(node, MapRows) and node.method == "inspect"):
                 steps.append(node)
             node = node.input
-        if not isinstance(node, Read):
+        if not isinstance(node, Read) or not getattr(node.source, "bounded", True):
             return None
         chain = compile_chain(steps[::-1], node.schema)
         for split in node.source.splits(1)[:4]:

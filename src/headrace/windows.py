@@ -22,6 +22,8 @@ BEGINNING = -(2**63)
 """The watermark before any: anything may come."""
 
 _UNITS = {"us": 1, "ms": 1000, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6}
+_LONGEST = 10_000 * 366 * 86400 * 10**6
+_MOST_WINDOWS = 100_000
 _WORDS = {
     "microsecond": "us", "µs": "us", "usec": "us", "millisecond": "ms", "msec": "ms", "milli": "ms",
     "sec": "s", "second": "s", "m": "min", "minute": "min", "hr": "h", "hour": "h", "day": "d",
@@ -31,6 +33,8 @@ _WORDS = {
 def duration(what: Any, name: str, least: int = 0) -> int:
     """A span of time in microseconds: ``"30s"``, ``"1 minute 30 seconds"``, a timedelta."""
     micros = _micros(what, name)
+    if micros > _LONGEST:
+        raise PlanError(f"{name}={what!r} is longer than any time we can count")
     if micros < least:
         fault = "must be positive" if least else "must not be negative"
         raise PlanError(f"{name}={what!r}: a span of time here {fault}")
@@ -135,6 +139,11 @@ def sliding(size: Any, every: Any, *, offset: Any = "0s") -> Window:
         raise PlanError(
             f"sliding: every={every!r} is longer than the window, so records would fall between; "
             "make it at most the size"
+        )
+    if span // step > _MOST_WINDOWS:
+        raise PlanError(
+            f"sliding: a record would be in {span // step:,} windows; make every= longer, so that "
+            f"it is at most {_MOST_WINDOWS:,}"
         )
     return Window(span, step, _micros(offset, "sliding: offset") % step)
 

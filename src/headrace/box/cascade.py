@@ -38,6 +38,9 @@ class Lane:
         self.watermark = BEGINNING
         """The last watermark consumed."""
 
+    def __len__(self) -> int:
+        return len(self.containers) + len(self.loose)
+
 
 class Vertex:
     """A transform in the network, with its containers.

@@ -71,6 +71,10 @@ class Box:
             raise PlanError(f"Box: bundle={bundle!r} is not a number of records")
         if pin and not hasattr(os, "sched_setaffinity"):
             raise PlanError("Box: pin=True needs Linux; leave it out here")
+        if not isinstance(scheduler, str):
+            raise PlanError(f"Box: scheduler={scheduler!r} is not the name of one")
+        if clock is not None and not isinstance(clock, Clock):
+            raise PlanError(f"Box: clock={clock!r} is not a clock; leave it out outside tests")
         scheduler_of(scheduler)
         self.workers = workers or len(cores)
         self.cores: Sequence[int] | None = cores if pin else None
@@ -184,8 +188,8 @@ def _memory(what: int | str | None) -> int:
         return int(min(2 << 30, psutil.virtual_memory().total // 4))
     if isinstance(what, int) and not isinstance(what, bool) and what > 0:
         return what
-    found = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?)i?b?\s*", str(what).lower())
-    if found is None or not float(found.group(1)):
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(what).lower())
+    if found is None or isinstance(what, float) or not float(found.group(1)):
         raise PlanError(f"Box: memory={what!r} is not a number of bytes; write '512MB'")
     return int(float(found.group(1)) * _BYTES[found.group(2)])
 

@@ -12,6 +12,7 @@ from headrace.box.bundle import Bundle
 from headrace.box.container import Container
 from headrace.box.ingress import Ingress, Reader
 from headrace.box.transforms import Out, Phases
+from headrace.windows import FOREVER
 
 if TYPE_CHECKING:
     from headrace.box.job import Run
@@ -75,6 +76,8 @@ class WatermarkWork:
         container.lane.vertex.busy += self.seconds
         bundles, self.out.bundles = self.out.bundles, []
         run.cascade.emit(container, bundles)
+        if self.time == FOREVER:
+            self.out.watermark = FOREVER  # whatever a transform made of it: the input has ended
         if self.tasks is None:
             run.cascade.finished(container, self.out.watermark)
             run.passed(container, self.out.watermark)
@@ -134,7 +137,11 @@ def evaluate(run: Run, worker: int, core: int | None) -> None:
     lock.acquire()
     try:
         while not run.over:
-            work = run.next_work()
+            try:
+                work = run.next_work()
+            except BaseException as error:
+                run.fail(error)
+                break
             if work is None:
                 run.waiting += 1
                 changed.wait(1.0)

@@ -18,11 +18,12 @@ from headrace.box.bundle import Bundle
 from headrace.box.cascade import Cascade, Vertex
 from headrace.box.clock import Clock
 from headrace.box.container import Container
-from headrace.errors import StepError
+from headrace.errors import EngineError, HeadraceError, StepError
 from headrace.io.source import Split, Watermark, at_most, sequences
 from headrace.kernels.chain import Chain, compile_chain
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import numbers
+from headrace.kernels.native import panes
 from headrace.kernels.rows import rows_of
 from headrace.plan.nodes import EventTime, Narrow, Read
 from headrace.types import INTERVAL, normal_batch
@@ -72,6 +73,10 @@ class Reader:
     seen: float = 0.0
     sequence: int = 0
     watermark: int = BEGINNING
+    newest: int = BEGINNING
+    """The latest event time seen."""
+    floor: int = BEGINNING
+    """What was promised without it, while it was idle."""
     records: int = 0
     pending: list[pa.RecordBatch] = field(default_factory=list)
     waiting_since: float = 0.0
@@ -114,6 +119,7 @@ class Ingress:
         """Windows downstream: an epoch is cut where one of their panes ends."""
         self.fine = False
         """Whether something downstream can use any watermark, not just those."""
+        self.failed = f"reading {self.name} failed"
         self.containers: list[Container] = []
         self.readers: list[Reader] = []
         self.epoch = 0
@@ -122,6 +128,7 @@ class Ingress:
         self.cut_at = 0.0
         self.records = self.late = self.nbytes = 0
         self.kept_late: deque[pa.RecordBatch] = deque()
+        self.kept_rows = 0
         self.notes: list[str] = []
         self.ended = False
         self.stopping = False
@@ -132,7 +139,9 @@ class Ingress:
 
     def start(self, workers: int) -> None:
         """Find the splits and open the first epoch. The lock is held."""
-        splits: list[Split] = list(self.source.splits(workers if self.bounded else 1))
+        # With event time a split's order matters, so it must not depend on the number of workers.
+        parallel = workers if self.bounded and self.event is None else 1
+        splits: list[Split] = list(self.source.splits(parallel))
         if self.event is not None and self.bounded:
             splits = at_most(sequences(splits), _MOST_SPLITS)
         self.splits = splits
@@ -202,11 +211,17 @@ class Ingress:
     def read_some(self, reader: Reader) -> list[Any]:
         """The next items of a split; the lock is not held. An empty list means its end."""
         if reader.items is None:
-            reader.items = iter(self.splits[reader.number].read(list(self.chain.columns)))
-        item = next(reader.items, _END)
-        if item is _END:
-            return []
-        return [self._prepared(item)]
+            reader.items = self._opened(reader)
+        item = self._next(reader.items)
+        return [] if item is _END else [self._prepared(item)]
+
+    def _next(self, items: Iterator[Any]) -> Any:
+        try:
+            return next(items, _END)
+        except HeadraceError:
+            raise
+        except Exception as error:
+            raise EngineError(f"{self.failed}: {type(error).__name__}: {error}") from error
 
     def _prepared(self, item: Any) -> Any:
         """A bundle as the steps before ``event_time`` leave it, or what else a split says."""
@@ -240,7 +255,7 @@ class Ingress:
     def _alive(self, reader: Reader) -> None:
         reader.seen = self.clock.now()
         if reader.idle:
-            reader.idle = False
+            reader.idle, reader.floor = False, self.promised
             self._note(f"split {reader.number} of {self.name} sends again")
 
     @property
@@ -252,11 +267,30 @@ class Ingress:
 
     def pump(self, reader: Reader, wait: Callable[[], bool], accepted: Callable[[], None]) -> None:
         """Read a split of an unbounded source until the job stops; ``wait`` is for room."""
-        reader.items = iter(self.splits[reader.number].read(list(self.chain.columns)))
+        reader.items = self._opened(reader)
+        try:
+            self._pump(reader, reader.items, wait, accepted)
+        finally:
+            if hasattr(reader.items, "close"):
+                reader.items.close()
+
+    def _opened(self, reader: Reader) -> Iterator[Any]:
+        try:
+            return iter(self.splits[reader.number].read(list(self.chain.columns)))
+        except Exception as error:
+            raise EngineError(f"{self.failed}: {type(error).__name__}: {error}") from error
+
+    def _pump(
+        self,
+        reader: Reader,
+        items: Iterator[Any],
+        wait: Callable[[], bool],
+        accepted: Callable[[], None],
+    ) -> None:
         while wait():
             if self._over():
                 break
-            item = next(reader.items, _END)
+            item = self._next(items)
             ended = item is _END
             item = None if ended else self._prepared(item)
             with self.cascade.lock:
@@ -307,7 +341,8 @@ class Ingress:
         if idle is None:
             return
         for reader in self.readers:
-            if not reader.done and not reader.idle and now - reader.seen > idle / 1e6:
+            quiet = not reader.pending and now - reader.seen > idle / 1e6
+            if quiet and not reader.done and not reader.idle:
                 reader.idle = True
                 self._note(
                     f"split {reader.number} of {self.name} has been silent for "
@@ -316,7 +351,7 @@ class Ingress:
                 self._advance(said=True)
 
     def _note(self, text: str) -> None:
-        self.notes.append(text)
+        self.notes = [*self.notes[-99:], text]
         log.warning(text)
 
     # Records in, epochs cut
@@ -346,8 +381,8 @@ class Ingress:
 
     def _pieces(self, reader: Reader, batch: pa.RecordBatch, rows: int) -> None:
         """A batch as bundles of the current epoch."""
-        if self.event is not None and self.promised > BEGINNING:
-            batch = self._on_time(batch)
+        if self.event is not None:
+            batch = self._on_time(reader, batch)
         for start in range(0, batch.num_rows, rows):
             piece = batch.slice(start, rows)
             order = (reader.number, reader.sequence)
@@ -357,45 +392,56 @@ class Ingress:
                 self.cascade.deposit(container, Bundle(piece, order, self.epoch))
 
     def _seen(self, reader: Reader, batch: pa.RecordBatch) -> None:
-        if self.event is None or self.event.delay is None:
+        if self.event is None or self.event.delay is None or not batch.num_rows:
             return
-        latest = int(self._times(batch).max()) - self.event.delay
-        reader.watermark = max(reader.watermark, latest)
+        reader.newest = max(reader.newest, int(self._times(batch).max()))
+        reader.watermark = max(reader.watermark, reader.newest - self.event.delay)
         self._advance()
 
     def _times(self, batch: pa.RecordBatch) -> Any:
         assert self.event is not None
         return numbers(batch.column(self.event.column), np.int64)
 
-    def _on_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The records at or above the watermark promised; those below go to the late side."""
+    def _on_time(self, reader: Reader, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The records at or above their split's watermark; those below go to the late side.
+
+        A split's watermark moves with each of its records, so that which ones are late depends on
+        their order in the split alone, and on nothing else that happens in the job. Only a split
+        that was idle must also keep to what was promised without it.
+        """
+        assert self.event is not None
         if not batch.num_rows:
             return batch
-        times = self._times(batch)
-        if int(times.min()) >= self.promised:
+        times, marks = self._times(batch), np.empty(batch.num_rows, np.int64)
+        floor, delay = max(reader.watermark, reader.floor), self.event.delay
+        newest = max(reader.newest, int(times[0])) if delay is not None else 0
+        late = panes.late_rows(times, newest, -1 if delay is None else delay, floor, marks)
+        if not late:
             return batch
-        late = times < self.promised
-        self._keep_late(batch.filter(pa.array(late)), times[late])
-        return batch.filter(pa.array(~late))
+        mask = marks > times
+        self._keep_late(batch.filter(pa.array(mask)), times[mask], marks[mask])
+        return batch.filter(pa.array(~mask))
 
-    def _keep_late(self, batch: pa.RecordBatch, times: Any) -> None:
+    def _keep_late(self, batch: pa.RecordBatch, times: Any, marks: Any) -> None:
         if not self.late:
             self._note(
                 f"{self.name}: a record of {show_time(int(times[0]))} came after the watermark "
-                f"{show_time(self.promised)}; late records go to .late, and are counted"
+                f"{show_time(int(marks[0]))}; late records go to .late, and are counted"
             )
         self.late += batch.num_rows
         assert self.event is not None
         kind = batch.schema.field(self.event.column).type
-        lateness = pa.array(self.promised - times).cast(INTERVAL)
-        promised = pa.array(np.full(times.size, self.promised)).cast(kind)
-        fields = [*batch.schema, pa.field("late_by", INTERVAL), pa.field("watermark", kind)]
+        lateness, promised = pa.array(marks - times).cast(INTERVAL), pa.array(marks).cast(kind)
+        taken = batch.schema.names
+        names = [f"_{n}" if n in taken else n for n in ("late_by", "watermark")]
+        fields = [pa.field(names[0], INTERVAL), pa.field(names[1], kind)]
         told = pa.RecordBatch.from_arrays(
-            [*batch.columns, lateness, promised], schema=pa.schema(fields)
+            [*batch.columns, lateness, promised], schema=pa.schema([*batch.schema, *fields])
         )
         self.kept_late.append(told)
-        while sum(b.num_rows for b in self.kept_late) > _KEPT_LATE and len(self.kept_late) > 1:
-            self.kept_late.popleft()
+        self.kept_rows += told.num_rows
+        while self.kept_rows > _KEPT_LATE and len(self.kept_late) > 1:
+            self.kept_rows -= self.kept_late.popleft().num_rows
         for container in self.containers[len(self.outputs) :]:
             self.cascade.deposit(container, Bundle(told, (self.late,), self.epoch))
 
@@ -403,10 +449,26 @@ class Ingress:
         """The splits' watermarks may have moved; ``said`` where the input itself said so."""
         if self.event is None:
             return
-        active = [r.watermark for r in self.readers if not r.done and not r.idle]
-        if not active:
+        left = [r for r in self.readers if not r.done]
+        if not left:
             return
-        watermark = min(active)
+        active = [r.watermark for r in left if not r.idle]
+        # With none active, nothing holds it back: the furthest split's counts.
+        watermark = min(active) if active else max(r.watermark for r in left)
+        self._promise(watermark, said)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all splits that have not ended are silent."""
+        left = [r for r in self.readers if not r.done]
+        return bool(left) and all(r.idle for r in left)
+
+    def follow(self, watermark: int) -> None:
+        """While idle, keep up with the other sources, so that what joins them is not held back."""
+        if not self.ended and self.is_idle:
+            self._promise(watermark, said=True)
+
+    def _promise(self, watermark: int, said: bool) -> None:
         if watermark <= self.promised or not (said or self._is_worth(watermark)):
             return
         self.promised = watermark
@@ -444,7 +506,7 @@ class Ingress:
                         time = function(row)
                     except Exception as error:
                         raise StepError(f"{label} failed on {row!r}: {error}") from error
-                    if isinstance(time, (int, datetime.datetime)):
+                    if isinstance(time, (int, datetime.datetime)) and not isinstance(time, bool):
                         yield i, Watermark(time).micros
                     elif time is not None:
                         raise StepError(f"{label} gave {time!r}; give a datetime or None")

@@ -19,7 +19,7 @@ from headrace.kernels.window import event_times
 from headrace.windows import BEGINNING, EventClock, show_time
 
 if TYPE_CHECKING:
-    from headrace.box.cascade import Vertex
+    from headrace.box.cascade import Lane
 
 
 class InvariantError(HeadraceError):
@@ -45,7 +45,7 @@ class Checker:
         if container.state not in (State.OPEN,):
             raise InvariantError(f"{container} was given records after its end watermark")
         lane = container.lane
-        clock = self.clocks.get(id(lane.vertex))
+        clock = self.clocks.get(id(lane))
         if clock is not None and bundle.batch.num_rows:
             if not set(clock.columns) <= set(bundle.batch.schema.names):
                 return
@@ -87,7 +87,7 @@ class Checker:
             )
         self.taken[id(lane)] = container.watermark
 
-    def watch(self, vertex: Vertex, clock: EventClock | None) -> None:
-        """Check the event times of what a vertex is given."""
+    def watch(self, lane: Lane, clock: EventClock | None) -> None:
+        """Check the event times of what a lane is given."""
         if clock is not None:
-            self.clocks[id(vertex)] = clock
+            self.clocks[id(lane)] = clock

@@ -25,6 +25,12 @@ from headrace.windows import BEGINNING, FOREVER
 log = logging.getLogger("headrace")
 _DELAYS = 10_000
 _COMMIT_EVERY = 1.0
+_MOST_EPOCHS = 64
+"""Epochs of one input of a transform that may wait; beyond that nothing more is read."""
+
+
+def _behind(ingress: Ingress) -> tuple[int, int]:
+    return ingress.promised, ingress.records
 
 
 class Run:
@@ -50,6 +56,7 @@ class Run:
         self.sinks = []
         from headrace.box.sinks import sink_of
 
+        network.count([output.node for output in outputs])
         for i, output in enumerate(outputs):
             bounded = output.bounded
             every = None if bounded else _COMMIT_EVERY
@@ -59,6 +66,7 @@ class Run:
         self.cascade = network.cascade(debug)
         self.pace = Pace(bundle, workers, self.cascade)
         self.ingresses = network.ingresses(self.cascade, self.pace, self.clock, flush)
+        self.lanes = [lane for vertex in self.cascade.vertices for lane in vertex.lanes]
         self.urgent: deque[WatermarkWork | TaskWork] = deque()
         self.waiting = self.active = 0
         self.over = False
@@ -70,6 +78,7 @@ class Run:
         self.threads: list[threading.Thread] = []
         self.started = self.finished_at = 0.0
         self._last: tuple[float, int, int] = (0.0, 0, 0)
+        self._rates: tuple[float, ...] = ()
 
     # Life
 
@@ -119,9 +128,15 @@ class Run:
 
     def _may_read(self) -> bool:
         """Whether more may be read: there is room, or nothing else can be done."""
-        if self.cascade.bytes < self.memory:
+        if self._has_room():
             return True
         return self.active == 0 and not self.urgent and self.scheduler.pick(self.cascade) is None
+
+    def _has_room(self) -> bool:
+        """Whether bytes in flight, and epochs whose watermarks wait, are below their bounds."""
+        if self.cascade.bytes >= self.memory:
+            return False
+        return all(len(lane) < _MOST_EPOCHS for lane in self.lanes)
 
     def _accepted(self) -> None:
         with self.cascade.lock:
@@ -131,12 +146,26 @@ class Run:
     def _ticks(self) -> None:
         while not self.ended.wait(0.01):
             self._tick()
+            try:
+                for vertex in self.sinks:
+                    if hasattr(vertex.transform, "tick"):
+                        vertex.transform.tick()
+            except BaseException as error:
+                with self.cascade.lock:
+                    self.fail(error)
 
     def _tick(self) -> None:
         with self.cascade.lock:
             try:
                 for ingress in self.ingresses:
                     ingress.tick()
+                awake = [
+                    i.promised for i in self.ingresses
+                    if i.event is not None and not i.ended and not i.is_idle
+                ]  # fmt: skip
+                for ingress in self.ingresses if awake else ():
+                    if ingress.event is not None:
+                        ingress.follow(min(awake))
             except BaseException as error:
                 self.fail(error)
             if self.waiting:
@@ -153,8 +182,9 @@ class Run:
             if watermark:
                 return WatermarkWork(self, container, self.cascade.retrieve(container))
             return BundleWork(self, container, self.cascade.claim(container))
-        if self.cascade.bytes < self.memory or self.active == 0:
-            for ingress in self.ingresses:
+        if self._has_room() or self.active == 0:
+            # The source that is furthest behind first, so that a join holds little.
+            for ingress in sorted(self.ingresses, key=_behind):
                 reader = ingress.next_reader(self.workers)
                 if reader is not None:
                     reader.busy = True
@@ -181,6 +211,7 @@ class Run:
         """The job cannot go on. The lock is held."""
         if not self.over:
             self.error = error
+            log.error("the job failed: %s", error)
             self._finish()
 
     def _finish(self) -> None:
@@ -209,11 +240,10 @@ class Run:
         """Wait for the end, give back the threads, and raise what went wrong."""
         if not self.ended.wait(timeout):
             return False
-        me = threading.current_thread()
-        for thread in self.threads:
-            # One that waits for an unbounded source ends when the source next gives something.
-            if thread is not me:
-                thread.join(None if thread.name.startswith("headrace-evaluator") else 0.2)
+        # An evaluator may be held by a person's function, and a thread that waits for an unbounded
+        # source ends when the source next gives something: neither is waited for long.
+        self._join("headrace-evaluator", 5.0 if self.error is None else 1.0)
+        self._join("headrace-ingress", 0.2)
         for ingress in self.ingresses:
             if ingress.bounded:
                 ingress.close()
@@ -228,9 +258,18 @@ class Run:
             ) from self.error
         return True
 
+    def _join(self, name: str, seconds: float) -> None:
+        deadline = time.perf_counter() + seconds
+        for thread in self.threads:
+            if thread.name.startswith(name):
+                thread.join(max(0.0, deadline - time.perf_counter()))
+
     def _aborted(self) -> None:
         for vertex in self.sinks:
-            vertex.transform.abort()
+            try:
+                vertex.transform.abort()
+            except Exception as error:
+                log.error("%s could not be undone: %s", vertex.name, error)
 
     # What it tells
 
@@ -241,9 +280,11 @@ class Run:
             records = sum(i.records for i in self.ingresses)
             out = sum(v.records for v in self.sinks)
             then, before, out_before = self._last
-            span = max(end - then, 1e-9)
-            if span >= 0.05 or self.over:
+            span = end - then
+            if span >= 0.2 or not self._rates:
                 self._last = (end, records, out)
+                span = max(span, 1e-9)
+                self._rates = ((records - before) / span, (out - out_before) / span)
             delays = np.array([d for _, d in self.delays])
             p50, p99 = (
                 (float(np.percentile(delays, q)) for q in (50, 99)) if delays.size else (None, None)
@@ -253,8 +294,8 @@ class Run:
                 seconds=seconds,
                 records_in=records,
                 records_out=out,
-                rate_in=(records - before) / span if records > before else records / seconds,
-                rate_out=(out - out_before) / span if out > out_before else out / seconds,
+                rate_in=self._rates[0] if not self.over else records / max(seconds, 1e-9),
+                rate_out=self._rates[1] if not self.over else out / max(seconds, 1e-9),
                 sources=tuple(
                     SourceProgress(
                         name=i.name,
@@ -287,17 +328,16 @@ class Run:
                 bad=sum(bad_records(i) for i in self.ingresses),
                 notes=tuple(note for i in self.ingresses for note in i.notes),
                 running=not self.over,
+                error=None if self.error is None else str(self.error),
             )
 
-    def late(self) -> pa.Table | None:
-        """The late records kept, the newest 10 000 of each source."""
+    def late(self, source: int) -> pa.Table | None:
+        """The late records kept of a source, the newest 10 000."""
         with self.cascade.lock:
-            batches = [b for i in self.ingresses for b in i.kept_late]
-        if not batches:
-            return None
-        return pa.concat_tables(
-            [pa.Table.from_batches([b]) for b in batches], promote_options="default"
-        )
+            if not 0 <= source < len(self.ingresses):
+                raise EngineError(f"late({source}): the job has {len(self.ingresses)} sources")
+            batches = list(self.ingresses[source].kept_late)
+        return pa.Table.from_batches(batches) if batches else None
 
 
 def bad_records(ingress: Ingress) -> int:
@@ -341,18 +381,25 @@ class BoxJob:
         With ``drain=False`` it stops at once, and what was not delivered is dropped.
         """
         self._run.stop(drain)
+        if threading.current_thread() in self._run.threads:
+            return False  # called by a function of the job itself: it ends after that returns
         return self._run.wait(timeout)
 
     def progress(self) -> Progress:
         """How far it is, and how fast: see ``Progress``."""
         return self._run.progress()
 
-    def late(self) -> pa.Table | None:
-        """The newest late records, at most 10 000 of a source; None if there were none."""
-        return self._run.late()
+    def late(self, source: int = 0) -> pa.Table | None:
+        """The newest late records of a source, at most 10 000, in the columns that were read.
+
+        None if there were none. All of them, with every column, are in ``stream.late``.
+        """
+        return self._run.late(source)
 
     def result(self, output: int = 0) -> pa.Table:
         """What a job started without ``to=`` has given so far."""
+        if not 0 <= output < len(self._run.sinks):
+            raise EngineError(f"result({output}): the job has {len(self._run.sinks)} outputs")
         sink = self._run.sinks[output].transform
         if not hasattr(sink, "table"):
             raise EngineError("the results went where to= said; there is nothing to show here")
@@ -363,4 +410,7 @@ class BoxJob:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self.stop(drain=kind is None)
+        if kind is None and all(i.bounded for i in self._run.ingresses):
+            self.wait()
+        else:
+            self.stop(drain=kind is None)

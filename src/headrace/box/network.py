@@ -89,10 +89,6 @@ class Network:
 
     def add_output(self, node: Node, sink: Any, name: str, *, alone: bool) -> Vertex:
         """Compute a step and give its records to a sink; ``alone`` if one bundle at a time."""
-        check(node)
-        for each in nodes_of(node):
-            for source in each.inputs:
-                self.readers[id(source)] += 1
         port, steps = self._above(node)
         if steps or (isinstance(port, Vertex) and len(port.lanes) > 1 and not port.joint):
             port = self._stateless(port, steps, node)
@@ -101,7 +97,19 @@ class Network:
         self._register(vertex, node)
         return vertex
 
-    def _above(self, node: Node) -> tuple[Port, list[Narrow]]:
+    def count(self, nodes: Sequence[Node]) -> None:
+        """Learn which steps are read by several others, before any is built."""
+        seen: set[int] = set()
+        for output in nodes:
+            check(output)
+            self.readers[id(output)] += 1
+            for each in nodes_of(output):
+                if id(each) not in seen:
+                    seen.add(id(each))
+                    for source in each.inputs:
+                        self.readers[id(source)] += 1
+
+    def _above(self, node: Node, own: bool = False) -> tuple[Port, list[Narrow]]:
         """What gives a step's input, and the narrow steps from there to it.
 
         A narrow step that several others read is computed once, by a vertex of its own.
@@ -110,8 +118,7 @@ class Network:
         while (
             isinstance(node, Narrow)
             and not isinstance(node, EventTime)
-            and (not steps or self.readers[id(node)] < 2)
-            and id(node) not in self.ports
+            and ((own and not steps) or self.readers[id(node)] < 2)
         ):
             steps.append(node)
             node = node.input
@@ -129,7 +136,7 @@ class Network:
             self.feeds[id(node)] = feed
             return feed
         if isinstance(node, Narrow):
-            return self._stateless(*self._above(node), node)
+            return self._stateless(*self._above(node, own=True), node)
         if isinstance(node, External):
             raise PlanError(
                 f"a stream from {node.engine} runs on {node.engine} only; pass on='{node.engine}'"
@@ -256,12 +263,11 @@ class Network:
         checker = Checker() if debug else None
         if checker is not None:
             for vertex, node in self.clocks:
-                for target, _ in vertex.outputs:
-                    checker.watch(target, clock_of(node))
+                for target, lane in vertex.outputs:
+                    checker.watch(target.lanes[lane], clock_of(node))
             for feed in self.feeds.values():
-                for target, _ in feed.outputs:
-                    if len(target.lanes) == 1:
-                        checker.watch(target, clock_of(feed.node))
+                for target, lane in feed.outputs:
+                    checker.watch(target.lanes[lane], clock_of(feed.node))
         return Cascade(ordered, checker)
 
     def ingresses(self, cascade: Cascade, pace: Pace, clock: Clock, flush: float) -> list[Ingress]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from headrace.box.bundle import Bundle
 from headrace.box.transforms import Out
 from headrace.errors import HeadraceError, StepError
 from headrace.io.sink import Sink
-from headrace.kernels.rows import failure
+from headrace.kernels.rows import failure, rows_of
 from headrace.windows import FOREVER
 
 
@@ -36,7 +37,7 @@ class Collected:
         return pa.Table.from_batches([_exact(b.batch, self.schema) for b in bundles], self.schema)
 
     def abort(self) -> None:
-        self.bundles = []
+        """What has come stays to be looked at."""
 
 
 def _exact(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -55,8 +56,9 @@ class Called:
         except HeadraceError:
             raise
         except Exception as error:
-            what = f"a bundle of {bundle.batch.num_rows} records"
-            raise failure(self.label, error, None, what) from error
+            first = next(rows_of(bundle.batch.slice(0, 1)), None)
+            what = f"a bundle of {bundle.batch.num_rows} records, the first"
+            raise failure(self.label, error, first, what) from error
 
     def on_watermark(self, time: int, out: Out) -> None:
         """Nothing is held back."""
@@ -81,7 +83,8 @@ class Discarded:
 class Written:
     """Writes to a sink, and commits when the input ends; an unbounded job also now and then.
 
-    What is committed is what came before a watermark, so that a reader never sees half a window.
+    A commit makes visible what has been written so far, whole bundles; it follows a watermark
+    where there are any.
     """
 
     def __init__(
@@ -92,11 +95,16 @@ class Written:
         self.parts = 0
         self.commits = 0
         self.last = now()
+        self.lock = threading.Lock()
+        """Bundles of a later epoch may come while an earlier one's watermark is processed."""
 
     def process(self, bundle: Bundle, out: Out) -> None:
-        if self.writer is None:
-            self._begin()
-        self.writer.write(bundle.batch)
+        with self.lock:
+            if self.writer is None:
+                self._begin()
+            self.writer.write(bundle.batch)
+            if self.every is not None and self.now() - self.last >= 2 * self.every:
+                self._commit()  # no watermark has come for long
 
     def _begin(self) -> None:
         if hasattr(self.sink, "begin"):
@@ -104,13 +112,20 @@ class Written:
         self.writer = self.sink.open(self.schema, f"{self.parts:06d}")
         self.parts += 1
 
+    def tick(self) -> None:
+        """Called now and then: what has waited long for a watermark is committed without one."""
+        with self.lock:
+            if self.every is not None and self.now() - self.last >= 2 * self.every:
+                self._commit()
+
     def on_watermark(self, time: int, out: Out) -> None:
-        if time == FOREVER:
-            if self.writer is None and not self.commits:
-                self._begin()
-            self._commit()
-        elif self.every is not None and self.now() - self.last >= self.every:
-            self._commit()
+        with self.lock:
+            if time == FOREVER:
+                if self.writer is None and not self.commits:
+                    self._begin()
+                self._commit()
+            elif self.every is not None and self.now() - self.last >= self.every:
+                self._commit()
 
     def _commit(self) -> None:
         if self.writer is None:
@@ -134,7 +149,7 @@ def sink_of(
     if to is None:
         return Collected(schema), False
     if isinstance(to, Sink):
-        return Written(to, schema, every, now), True
+        return Written(copy.copy(to), schema, every, now), True  # a sink may be started again
     if callable(to):
         return Called(to, "the function of start(to=…)"), True
     raise StepError(f"to={to!r} is neither a sink nor a function of a bundle")

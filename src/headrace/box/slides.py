@@ -80,7 +80,8 @@ class Tables:
             return self.make()
 
     def give(self, table: Any) -> None:
-        if len(self.free) < self.most:
+        # One that was hardly used is too large for what comes: a small one is cheaper to clear.
+        if len(self.free) < self.most and 16 * table.used >= table.room:
             table.reset()
             self.free.append(table)
 
@@ -227,9 +228,22 @@ class CellPane:
 
     def __init__(self, plan: CellPlan, shards: int, tables: Tables, whole: bool) -> None:
         self.plan, self.whole = plan, whole
-        self.cells: list[Cells] = [tables.take() for _ in range(shards)]
+        self.tables = tables
+        self.parts: list[Cells | None] = [None] * shards
         self.locks = [threading.Lock() for _ in range(shards)]
         self.rest: LocalPane | None = None
+
+    @property
+    def cells(self) -> list[Cells]:
+        """The tables that have been needed."""
+        return [c for c in self.parts if c is not None]
+
+    def part(self, number: int) -> Cells:
+        """The table of a part, whose lock is held."""
+        found = self.parts[number]
+        if found is None:
+            found = self.parts[number] = self.tables.take()
+        return found
 
     @property
     def nbytes(self) -> int:
@@ -280,8 +294,9 @@ class CellPane:
     def result(self, shard: int, shards: int) -> pa.RecordBatch | None:
         if self.rest is not None:
             return None if shard else self._merge().finish()
-        mine = self.cells if shards == 1 else [self.cells[shard]]
-        found = [b for b in (self._batch(c, finished=True) for c in mine) if b is not None]
+        own = self.parts if shards == 1 else [self.parts[shard]]
+        batches = (self._batch(c, finished=True) for c in own if c is not None)
+        found = [b for b in batches if b is not None]
         if not found:
             return None
         return found[0] if len(found) == 1 else pa.concat_batches(found)
@@ -394,7 +409,7 @@ class Aggregate:
                 start, end = edges[first + part], edges[first + part + 1]
                 if end > start:
                     with state.locks[part]:
-                        state.cells[part].add(places, start, end, rows)
+                        state.part(part).add(places, start, end, rows)
 
     def _pane(self, number: int) -> Any:
         found = self.panes.get(number)
@@ -525,9 +540,9 @@ class Aggregate:
         assert window is not None
         step, count = window.every // window.pane, window.panes
         for number, batch in self._entering(shard, panes, first, end):
+            state.pop(number - count)
             if batch is not None:
                 state.push(number, batch)
-            state.pop(number - count)
             # A window ends with this pane if one began ``count`` panes before the next.
             if (number + 1 - count) % step == 0:
                 found = state.result()

@@ -37,9 +37,7 @@ class Out:
     def emit(self, batch: pa.RecordBatch, order: tuple[int, ...] | None = None) -> None:
         """Send records on."""
         if batch.num_rows:
-            place = self.order if order is None else order
-            if order is None and self.bundles:
-                place = (*place, len(self.bundles))
+            place = (*self.order, len(self.bundles)) if order is None else order
             self.bundles.append(Bundle(batch, place, self.epoch))
 
 
@@ -100,7 +98,11 @@ class CustomStep:
     def _called(self, out: Out, method: Callable[..., Any], argument: Any) -> None:
         first = len(out.bundles)
         try:
-            method(argument, out)
+            phases = method(argument, out)
+            if phases is not None:  # a generator of tasks, as our own transforms have them
+                for tasks in phases:
+                    for task in tasks or ():
+                        task()
             for bundle in out.bundles[first:]:
                 bundle.batch = as_bundle(bundle.batch, self.schema)
         except HeadraceError:

@@ -231,6 +231,14 @@ class TokenCounts:
         return self.table.size
 
     @property
+    def used(self) -> int:
+        return self.table.size
+
+    @property
+    def room(self) -> int:
+        return int(self.table.slots.shape[0])
+
+    @property
     def nbytes(self) -> int:
         return self.table.nbytes
 

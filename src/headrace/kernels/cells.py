@@ -20,7 +20,7 @@ from headrace.kernels.group import is_fixed, key_words
 from headrace.kernels.native import cells
 
 _NONE = np.zeros(0, np.int64)
-_LEAST = 1 << 8
+_LEAST = 1 << 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +126,10 @@ class Cells:
     @property
     def room(self) -> int:
         return int(self.slots.size // self.plan.width)
+
+    @property
+    def used(self) -> int:
+        return self.size
 
     @property
     def nbytes(self) -> int:

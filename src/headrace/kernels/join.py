@@ -100,10 +100,10 @@ class Bucket:
 
     def __init__(self) -> None:
         self.rows = 0
-        self.keys = np.empty(1 << 8, np.int64)
-        self.times = np.empty(1 << 8, np.int64)
-        self.nexts = np.empty(1 << 8, np.int64)
-        self.heads = np.zeros(1 << 9, np.int64)
+        self.keys = np.empty(1 << 3, np.int64)
+        self.times = np.empty(1 << 3, np.int64)
+        self.nexts = np.empty(1 << 3, np.int64)
+        self.heads = np.zeros(1 << 4, np.int64)
         self.chunks: list[pa.RecordBatch] = []
         self.least = 2**63 - 1
         self.most = -(2**63)
@@ -180,7 +180,7 @@ class TemporalJoin:
         low, high = self.reach[side]
         found = []
         least, most = int(times.min()) - low, int(times.max()) + high
-        for bucket in list(self.buckets[1 - side].values()):
+        for bucket in self._near(self.buckets[1 - side], least, most):
             if bucket.most < least or bucket.least > most:
                 continue
             rows, others = bucket.matches(words, times, low, high)
@@ -189,6 +189,14 @@ class TemporalJoin:
                 found.append(self._paired(*(pair if side == 0 else reversed(pair))))
         self._keep(side, batch, words, times)
         return [f for f in found if f.num_rows]
+
+    def _near(self, buckets: dict[int, Bucket], least: int, most: int) -> list[Bucket]:
+        """The buckets that may have records of a span of time."""
+        first, last = least // self.span.pane, most // self.span.pane
+        if last - first < len(buckets):
+            found = (buckets.get(n) for n in range(first, last + 1))
+            return [b for b in found if b is not None]
+        return list(buckets.values())
 
     def _keep(self, side: int, batch: pa.RecordBatch, words: Any, times: Any) -> None:
         """Remember the records that a later one of the other side may still match."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.errors import StepError
 from headrace.kernels.accumulators.numeric import grown
 from headrace.kernels.aggregate import Aggregation, Merge
 from headrace.kernels.expressions.kernel import numbers, validity
@@ -50,7 +51,7 @@ class Running:
 
     @property
     def nbytes(self) -> int:
-        return self.grouper.nbytes + sum(b.nbytes for b in self.panes.values())
+        return self.grouper.nbytes + sum(b.nbytes for b in list(self.panes.values()))
 
     def push(self, pane: int, batch: pa.RecordBatch) -> None:
         """A pane enters the window."""
@@ -81,7 +82,11 @@ class Running:
             self.sums[i], self.filled[i] = grown(self.sums[i], size), grown(self.filled[i], size)
             valid, values = validity(column), numbers(column, np.int64)
             there = np.flatnonzero(valid) if valid.size else slice(None)
-            self.sums[i][groups[there]] += sign * values[there]
+            before = self.sums[i][groups[there]]
+            after = before + sign * values[there]
+            if (((before ^ after) & ((sign * values[there]) ^ after)) < 0).any():
+                raise StepError(f"{self.aggregation.node.label}: bigint overflow in 'sum'")
+            self.sums[i][groups[there]] = after
             self.filled[i][groups[there]] += sign
 
     def result(self) -> pa.RecordBatch | None:
@@ -115,7 +120,7 @@ class TwoStacks:
 
     @property
     def nbytes(self) -> int:
-        return sum(b.nbytes for _, b in (*self.front, *self.back))
+        return sum(b.nbytes for _, b in [*self.front, *self.back])
 
     def push(self, pane: int, batch: pa.RecordBatch) -> None:
         """A pane enters the window."""
@@ -171,7 +176,7 @@ class InInputOrder:
 
     @property
     def nbytes(self) -> int:
-        return sum(b.nbytes for parts in self.panes.values() for _, _, b in parts)
+        return sum(b.nbytes for parts in list(self.panes.values()) for _, _, b in parts)
 
     def push(self, pane: int, parts: list[Placed]) -> None:
         """A pane enters the window."""

@@ -36,6 +36,27 @@ def pane_of(times: Any, offset: int, pane: int, low: int, high: int, panes: Any)
 
 
 @njit(nogil=True, cache=True)
+def late_rows(times: Any, newest: int, delay: int, floor: int, marks: Any) -> int:
+    """The watermark that each time fell below, or the time itself where it was not late.
+
+    The watermark is the newest time before the row less ``delay``, and never below ``floor``; with
+    a negative delay it is ``floor`` for all. Returns how many rows were late.
+    """
+    late = 0
+    mark = floor
+    for i in range(times.size):
+        if delay >= 0 and newest - delay > mark and newest >= times[i]:
+            mark = newest - delay
+        if times[i] < mark:
+            marks[i] = mark
+            late += 1
+        else:
+            marks[i] = times[i]
+            newest = max(newest, times[i])
+    return late
+
+
+@njit(nogil=True, cache=True)
 def split_rows(panes: Any, low: int, starts: Any, rows: Any) -> None:
     """Rows by pane, in order within each; ``starts`` is where each pane's rows begin."""
     for i in range(starts.size):
