@@ -83,7 +83,7 @@ class TextTable:
             self.arena = larger
         room = self.slots.shape[0]
         while self.size + slots + 1 >= room // 2:
-            room *= 2 if room >= 1 << 20 else 4
+            room *= 2 if room >= 1 << 14 else 4
         if room != self.slots.shape[0]:
             table = np.zeros((room, 4), np.uint64)
             strings.grow_strings(self.slots, table)
