@@ -17,13 +17,13 @@ import pyarrow as pa
 from numba import njit
 
 from headrace.kernels.expressions.kernel import numbers
-from headrace.kernels.native.cells import _prefetch
 from headrace.kernels.native.memory import (
     HIGHS,
     U64,
     bytes_between,
     first_byte,
     mix,
+    prefetch,
     word_at,
 )
 
@@ -149,7 +149,7 @@ def _add_pairs(src: Any, dst: Any, rtt: Any, first: int, end: int, slots: Any, s
     for row in range(first, end):
         if row + 12 < end:
             later = (U64(src[row + 12]) << U64(32)) | U64(dst[row + 12])
-            _prefetch(slots, np.int64(mix(later, U64(0)) & mask) * 4)
+            prefetch(slots, np.int64(mix(later, U64(0)) & mask) * 4)
         key = ((U64(src[row]) << U64(32)) | U64(dst[row])) + U64(1)
         at = np.int64(mix(key - U64(1), U64(0)) & mask) * 4
         while slots[at] != key:

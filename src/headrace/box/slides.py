@@ -9,6 +9,7 @@ as several tasks.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
@@ -30,6 +31,7 @@ from headrace.kernels.aggregate import (
 from headrace.kernels.cells import CellPlan, Cells, bucket
 from headrace.kernels.chain import blame
 from headrace.kernels.sliding import Placed, sliding_state
+from headrace.kernels.tokenise import Text, Tokeniser
 from headrace.kernels.window import (
     Sessions,
     event_times,
@@ -46,6 +48,10 @@ SMALL = 4096
 """Below this many keys a pane is merged by one task."""
 MANY_WORDS = 1 << 16
 """The same for words, whose tables are merged in place while they are few."""
+EARLY_BYTES = 64 << 20
+"""The text of a pane that may wait for its own time."""
+FEW_ROWS, CAUGHT_UP = 256, 4
+"""Fewer rows than this do not wait; so many bundles that did are counted with each that comes."""
 MANY_PANES = 64
 """Beyond this a bundle's records are first cut by pane, and not by pane and key at once."""
 
@@ -87,15 +93,36 @@ class Tables:
 
 
 class TokenPane:
-    """Words counted as they are cut, a table for each evaluator."""
+    """Words counted as they are cut, a table for each evaluator.
 
-    def __init__(self, tables: Tables) -> None:
-        self.tables = tables
+    Records of a pane that is not due yet wait as they are until its own time comes: counting them
+    at once would have the tables of several panes push each other out of the cache.
+    """
+
+    def __init__(self, tables: Tables, workers: int) -> None:
+        self.tables, self.workers = tables, workers
         self.own: dict[int, TokenCounts] = {}
+        self.early: deque[tuple[pa.Array, Tokeniser]] = deque()
+        self.early_bytes = 0
 
     @property
     def nbytes(self) -> int:
-        return sum(t.nbytes for t in list(self.own.values()))
+        return sum(t.nbytes for t in list(self.own.values())) + self.early_bytes
+
+    def wait(self, text: pa.Array, tokeniser: Tokeniser) -> None:
+        """Keep some text until the pane's own time."""
+        self.early.append((text, tokeniser))
+        self.early_bytes += text.nbytes
+
+    def catch_up(self, worker: int, most: int) -> None:
+        """Count some of the text that waits."""
+        for _ in range(most):
+            try:
+                text, tokeniser = self.early.popleft()
+            except IndexError:
+                return
+            self.early_bytes -= text.nbytes
+            self.table(worker).add_text(Text.of(text), tokeniser)
 
     def table(self, worker: int) -> TokenCounts:
         found = self.own.get(worker)
@@ -105,7 +132,9 @@ class TokenPane:
         return max((t.groups for t in self.own.values()), default=0)
 
     def prepare(self, shards: int) -> list[Task]:
-        return []
+        """Count what still waits, by all evaluators."""
+        tasks = min(self.workers, len(self.early))
+        return [lambda w=w: self.catch_up(w, 1 << 30) for w in range(tasks)]  # type: ignore[misc]
 
     def partial(self, shard: int, shards: int) -> pa.RecordBatch | None:
         tables = sorted(self.own.values(), key=lambda t: -t.groups)
@@ -308,6 +337,7 @@ class Aggregate:
     def __init__(self, plan: PartialPlan, node: GroupBy, schema: pa.Schema, workers: int) -> None:
         self.plan, self.node, self.schema = plan, node, schema
         self.aggregation = plan.aggregation
+        self.workers = workers
         self.window = node.window if isinstance(node.window, Window) else None
         self.shards = 1 << (2 * workers - 1).bit_length() if node.keys else 1
         self.bits = (self.shards - 1).bit_length()
@@ -368,14 +398,20 @@ class Aggregate:
         self, batch: pa.RecordBatch, ids: Any, low: int, high: int, worker: int
     ) -> None:
         if low == high:
-            self._pane(low).table(worker).add(batch)
+            pane = self._pane(low)
+            pane.table(worker).add(batch)
+            pane.catch_up(worker, CAUGHT_UP)
             return
-        text, tokeniser = None, None
-        for pane, rows in rows_by_pane(ids, low, high):
-            table = self._pane(pane).table(worker)
-            if text is None:
-                text, tokeniser = table.text(batch)
-            table.add_text(text, tokeniser, rows)
+        assert self.plan.split is not None
+        array, tokeniser = self.plan.split.input(batch)
+        text = Text.of(array)
+        for number, rows in rows_by_pane(ids, low, high):
+            pane = self._pane(number)
+            if number == low or rows.size < FEW_ROWS or pane.early_bytes > EARLY_BYTES:
+                pane.table(worker).add_text(text, tokeniser, rows)
+                pane.catch_up(worker, CAUGHT_UP)
+            else:
+                pane.wait(array.take(pa.array(rows)), tokeniser)
 
     def _add_numbers(
         self,
@@ -422,7 +458,7 @@ class Aggregate:
 
     def _new_pane(self) -> Any:
         if self.plan.split is not None:
-            return TokenPane(self.tables)
+            return TokenPane(self.tables, self.workers)
         if self.cells is not None:
             return CellPane(self.cells, self.shards, self.tables, whole=not self.sliding)
         return (OrderedPane if is_ordered(self.node) else LocalPane)(self.aggregation)

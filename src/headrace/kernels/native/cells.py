@@ -11,34 +11,13 @@ import math
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+from numba import njit
 
-from headrace.kernels.native.memory import U64, mix
+from headrace.kernels.native.memory import U64, mix, prefetch
 
 SUM_INT, SUM_FLOAT, MIN_INT, MAX_INT, MIN_FLOAT, MAX_FLOAT = 0, 1, 2, 3, 4, 5
 AHEAD = 12
 """How many rows ahead a slot is asked of memory."""
-
-
-@intrinsic
-def _prefetch(typingctx: Any, data: Any, at: Any) -> Any:
-    """Ask for the cache line of a word that will be needed soon."""
-    signature = types.void(data, types.int64)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        array = context.make_array(sig.args[0])(context, builder, args[0])
-        pointer = builder.bitcast(builder.gep(array.data, [args[1]]), ir.PointerType(ir.IntType(8)))
-        i32 = ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
-        name = "llvm.prefetch.p0"
-        found = builder.module.globals.get(name)
-        function = found or ir.Function(builder.module, kind, name)
-        builder.call(function, [pointer, i32(1), i32(3), i32(1)])
-        return context.get_dummy_value()
-
-    return signature, codegen
 
 
 @njit(nogil=True, cache=True)
@@ -107,7 +86,7 @@ def add_rows(
         if i + AHEAD < end:
             later = rows[i + AHEAD]
             h = mix(U64(a[later]), U64(b[later]) if two else U64(0))
-            _prefetch(slots, np.int64(h & mask) * width)
+            prefetch(slots, np.int64(h & mask) * width)
         row = rows[i]
         x = U64(a[row])
         y = U64(b[row]) if two else U64(0)

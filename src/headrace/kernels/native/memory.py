@@ -36,6 +36,25 @@ def _trailing_zeros(typingctx: Any, word: Any) -> Any:
     return signature, codegen
 
 
+@intrinsic
+def prefetch(typingctx: Any, data: Any, at: Any) -> Any:
+    """Ask for the cache line of a word that will be needed soon."""
+    signature = types.void(data, types.int64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        array = context.make_array(sig.args[0])(context, builder, args[0])
+        pointer = builder.bitcast(builder.gep(array.data, [args[1]]), ir.PointerType(ir.IntType(8)))
+        i32 = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
+        name = "llvm.prefetch.p0"
+        found = builder.module.globals.get(name)
+        function = found or ir.Function(builder.module, kind, name)
+        builder.call(function, [pointer, i32(1), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
 @njit(nogil=True, cache=True, inline="always")
 def first_byte(mask: Any) -> Any:
     """Which byte of a word is the first whose high bit is set; the mask must not be zero."""
