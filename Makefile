@@ -22,9 +22,9 @@ $(READY): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-demo: $(READY) ## Count words and query collisions on Spark, over generated input
-	$(BIN)/headrace run wc --records 200000 --rows 8 --top n
-	$(BIN)/headrace run collisions --records 50000 --rows 8 --top accidents,lethal
+demo: $(READY) ## Windowed word count of an out-of-order stream on Spark and on the box: the same
+	$(BIN)/headrace run wordcount --records 100000 --on spark,box --rows 6 --top n
+	$(BIN)/headrace run netmon --records 1000000 --on box --rows 4 --top rtt
 
 test: $(READY) ## Run all tests but the slow ones
 	$(BIN)/python -m pytest -m "not slow"
@@ -41,7 +41,10 @@ format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## Compare with hand-written PySpark
+bench: $(READY) ## Compare with hand-written PySpark, DuckDB, Polars and the limit of the machine
+	$(BIN)/headrace bench wordcount --window 1s --per-second 100000 --epoch-records 100000 --against duckdb,polars,limit --at 80
+	$(BIN)/headrace bench netmon --against duckdb,polars,limit
+	$(BIN)/headrace bench grep --window 1s --against duckdb
 	$(BIN)/headrace bench wc --against pyspark
 	$(BIN)/headrace bench search --against pyspark
 	$(BIN)/headrace bench collisions --against pyspark

@@ -15,6 +15,8 @@ from headrace.apps import App, StreamApp
 
 EARLIEST, LATEST = 1_000_000, 3_000_000
 """How far ahead of its epoch an early record's time is, in microseconds."""
+EARLY = 20
+"""The percentage of records out of order in input that is kept in files."""
 Reference = Callable[[dict[str, pa.Table]], set[tuple[Any, ...]]]
 
 
@@ -37,7 +39,7 @@ def app(name: str, summary: str, records: int, stream: StreamApp, reference: Ref
             draft = folder / f".{name}-{count}-{seed}"
             draft.mkdir(parents=True, exist_ok=True)
             per_second = max(1, min(stream.epoch_records, count // 10))
-            for part, table in stream.tables(count, seed, per_second, 0).items():
+            for part, table in stream.tables(count, seed, per_second, EARLY).items():
                 pq.write_table(table, draft / f"{part}.parquet", use_dictionary=False)
             draft.rename(place)
         return place

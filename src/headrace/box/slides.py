@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,7 +31,7 @@ from headrace.kernels.aggregate import (
 )
 from headrace.kernels.cells import CellPlan, Cells, bucket
 from headrace.kernels.chain import blame
-from headrace.kernels.sliding import Placed, sliding_state
+from headrace.kernels.sliding import Placed, slid, sliding_state
 from headrace.kernels.tokenise import Text, Tokeniser
 from headrace.kernels.window import (
     Sessions,
@@ -217,9 +218,9 @@ class OrderedPane(LocalPane):
         return sum(b.nbytes for _, _, b in list(self.bundles))
 
     def add(self, batch: pa.RecordBatch, order: tuple[int, ...], worker: int) -> None:
-        partial = Partial(self.aggregation)
-        partial.add(batch)
-        found = partial.bundle()
+        own = Partial(self.aggregation)
+        own.add(batch)
+        found = own.bundle()
         self.bundles.append((order, np.zeros(found.num_rows, np.int64), found))
 
     def add_singly(self, batch: pa.RecordBatch, order: tuple[int, ...], rows: Any) -> None:
@@ -572,32 +573,12 @@ class Aggregate:
     def _advance(
         self, shard: int, panes: list[tuple[int, Any]], first: int, end: int, out: Out
     ) -> None:
-        state, window = self.sliding[shard], self.window
-        assert window is not None
-        step, count = window.every // window.pane, window.panes
-        for number, batch in self._entering(shard, panes, first, end):
-            state.pop(number - count)
-            if batch is not None:
-                state.push(number, batch)
-            # A window ends with this pane if one began ``count`` panes before the next.
-            if (number + 1 - count) % step == 0:
-                found = state.result()
-                if found is not None:
-                    self._emit(found, number, (shard,), out)
-
-    def _entering(
-        self, shard: int, panes: list[tuple[int, Any]], first: int, end: int
-    ) -> Iterator[tuple[int, pa.RecordBatch | None]]:
-        """The panes up to ``end`` in which a window may have records, empty ones too."""
-        state, number, found = self.sliding[shard], first, dict(panes)
-        while number < end:
-            if state.is_empty:  # over a silence, however long, in one step
-                if not found:
-                    return
-                number = max(number, min(found))
-            pane = found.pop(number, None)
-            yield number, None if pane is None else pane.partial(shard, self.shards)
-            number += 1
+        assert self.window is not None
+        parts: dict[int, Callable[[], Any]] = {
+            n: partial(pane.partial, shard, self.shards) for n, pane in panes
+        }
+        for number, found in slid(self.sliding[shard], self.window, parts, first, end):
+            self._emit(found, number, (shard,), out)
 
 
 _ONE_PANE = (np.zeros(0, np.int64), 0, 0)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from rich.console import Console
 
+from headrace.bench.runner import same_tables
 from headrace.box.engine import Box
 from headrace.cli.live import watch
 from headrace.cli.targets import add_engine, add_target, engine_of, pipelines_of
@@ -34,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     console, notes = Console(), Console(stderr=True)
+    if "," in (arguments.on or ""):
+        return _compared(arguments, console, notes)
     engine = engine_of(arguments)
     pipelines = pipelines_of(arguments, notes)
     if isinstance(engine, Box):
@@ -60,6 +63,31 @@ def main(arguments: argparse.Namespace) -> int:
         print_table(table.slice(0, arguments.rows), table.num_rows > arguments.rows, console)
         console.print()
     return 0
+
+
+def _compared(arguments: argparse.Namespace, console: Console, notes: Console) -> int:
+    """Run on several engines, one after the other, and say whether they gave the same."""
+    pipelines = pipelines_of(arguments, notes)
+    results: list[dict[str, pa.Table]] = []
+    for on in [name for name in arguments.on.split(",") if name]:
+        engine = engine_of(argparse.Namespace(**{**vars(arguments), "on": on}))
+        if not isinstance(engine, Box):
+            with notes.status("starting Spark"):
+                _ = engine.session
+        results.append({})
+        for name, stream in pipelines.items():
+            start = time.perf_counter()
+            with notes.status(f"{name} on {on}"):
+                results[-1][name] = stream.collect(on=engine)
+            seconds = time.perf_counter() - start
+            count = results[-1][name].num_rows
+            console.print(f"[bold]{name}[/bold] on {on}: {count:,} records in {seconds:.2f} s")
+    for table in results[0].values():
+        table = _largest_first(table, arguments.top)
+        print_table(table.slice(0, arguments.rows), table.num_rows > arguments.rows, console)
+    equal = all(same_tables(results[0], other) for other in results[1:])
+    console.print("results are equal" if equal else "[red]results differ[/red]")
+    return 0 if equal else 1
 
 
 def _on_box(

@@ -41,7 +41,10 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 def add_engine(parser: argparse.ArgumentParser) -> None:
     """The arguments that choose an engine."""
     parser.add_argument(
-        "--on", default=None, metavar="ENGINE", help="the engine: spark (default) or box"
+        "--on",
+        default=None,
+        metavar="ENGINE",
+        help="the engine: spark (default) or box; with 'run', spark,box compares them",
     )
     parser.add_argument(
         "--master",

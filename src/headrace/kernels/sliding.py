@@ -8,6 +8,7 @@ already, and the newer panes are merged as they come.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from headrace.kernels.accumulators.numeric import grown
 from headrace.kernels.aggregate import Aggregation, Merge
 from headrace.kernels.expressions.kernel import numbers, validity
 from headrace.kernels.group import Grouper
+from headrace.windows import Window
 
 
 def is_invertible(aggregation: Aggregation) -> bool:
@@ -201,6 +203,33 @@ class InInputOrder:
         merge = Merge(self.aggregation)
         merge.add(batch)
         return merge.finish()
+
+
+def slid(
+    state: Any, window: Window, panes: dict[int, Callable[[], Any]], first: int, end: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Let panes from ``first`` to before ``end`` enter the windows, and give each window's results.
+
+    ``panes`` are functions that give what is in them. A result comes with the pane its window ends
+    with.
+    """
+    step, count, number = window.every // window.pane, window.panes, first
+    while number < end:
+        if state.is_empty:  # over a silence, however long, in one step
+            if not panes:
+                return
+            number = max(number, min(panes))
+        entering = panes.pop(number, None)
+        batch = None if entering is None else entering()
+        state.pop(number - count)
+        if batch is not None:
+            state.push(number, batch)
+        # A window ends with this pane if one began ``count`` panes before the next.
+        if (number + 1 - count) % step == 0:
+            found = state.result()
+            if found is not None:
+                yield number, found
+        number += 1
 
 
 def sliding_state(aggregation: Aggregation, ordered: bool) -> Any:

@@ -15,12 +15,10 @@ from headrace.kernels.chain import blame
 from headrace.kernels.expressions.kernel import numbers
 from headrace.kernels.group import Grouper
 from headrace.kernels.native import panes
+from headrace.plan.batch import ORDERED
 from headrace.plan.nodes import GroupBy
 from headrace.plan.time import END, START
 from headrace.windows import EventClock, Session, Window
-
-ORDERED = {"first", "last", "collect", "user"}
-"""Aggregates whose result follows the order of the input."""
 
 
 def is_ordered(node: GroupBy) -> bool:

@@ -23,6 +23,9 @@ from headrace.plan.nodes import (
 from headrace.plan.time import END, START
 from headrace.windows import Window
 
+ORDERED = {"first", "last", "collect", "user"}
+"""Aggregates whose result follows the order of the input."""
+
 
 def windows_as_keys(node: Node) -> Node:
     """The same plan with tumbling and sliding windows as one more key of a ``GroupBy``."""
@@ -46,9 +49,31 @@ def _rewritten(node: Node, walk: object) -> Node:
         node = replace(node, parts=tuple(walk(p) for p in node.parts))
     elif isinstance(node, Late):
         node = replace(node, of=walk(node.of))
-    if isinstance(node, GroupBy) and isinstance(node.window, Window):
+    if isinstance(node, GroupBy) and isinstance(node.window, Window) and not by_panes(node):
         return _grouped(node)
     return node
+
+
+PANE = "__pane"
+
+
+def by_panes(node: GroupBy) -> bool:
+    """Whether a sliding window is best put together from panes: unless input order matters."""
+    window = node.window
+    ordered = any(aggregate.kind in ORDERED for _, aggregate in node.aggregates)
+    return isinstance(window, Window) and window.panes > 1 and not ordered
+
+
+def in_panes(node: GroupBy) -> tuple[AssignWindows, GroupBy]:
+    """The step that gives each record its pane, and the aggregation by key and pane."""
+    assert isinstance(node.window, Window)
+    assert node.clock is not None
+    window, before = node.window, node.input
+    pane = Window(window.pane, window.pane, window.offset % window.pane)
+    field = node.schema.field(START).with_name(PANE)
+    step = AssignWindows(before.schema.append(field), node.step, before, pane, node.clock)
+    keys = (*node.keys, (PANE, col(PANE).tree))
+    return step, replace(node, input=step, keys=keys, window=None, clock=None)
 
 
 def _grouped(node: GroupBy) -> Node:

@@ -19,6 +19,7 @@ from headrace.errors import PlanError
 from headrace.io.memory import TableSource, TableSplit
 from headrace.io.source import Split, at_most, size_of
 from headrace.kernels.aggregate import columns_needed
+from headrace.plan.batch import by_panes, in_panes
 from headrace.plan.nodes import (
     Custom,
     External,
@@ -70,6 +71,7 @@ from headrace.spark.heads import (
     MergeHead,
     RowsHead,
     SessionHead,
+    SlidingHead,
     SplitsHead,
     TopHead,
 )
@@ -216,6 +218,13 @@ class Lowering:
             keyed = SessionEnding(node, before.schema, shards, self.zone)
             sent = self._finished(before, (), keyed, BUNDLES_SQL)
             return self._exchanged(sent, shards), SessionHead(node, before.schema, self.zone)
+        if isinstance(head, GroupBy) and by_panes(head):
+            shards = self._shards(stage) if head.keys else 1
+            step, panes = in_panes(head)
+            ending = PartialEnding(bare(panes), shards, self.zone, len(head.keys))
+            sent = self._finished(before, (bare(step),), ending, BUNDLES_SQL)
+            made = SlidingHead(bare(head), bare(panes), step.schema, self.zone)
+            return self._exchanged(sent, shards), made
         if isinstance(head, GroupBy):
             shards = self._shards(stage) if head.keys else 1
             node = bare(head)

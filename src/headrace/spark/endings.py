@@ -132,10 +132,12 @@ class PartialEnding:
     node: GroupBy
     shards: int
     zone: str
+    by: int | None = None
+    """How many of the keys say which shard; all unless told."""
 
     def finish(self, batches: Batches, place: Place, plan: PartialPlan) -> Batches:
         partial, sender = plan.start(), Sender(place)
-        keys = len(self.node.keys)
+        keys = len(self.node.keys) if self.by is None else self.by
 
         def send() -> Batches:
             bundle = partial.bundle()

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from headrace.io.source import Split
 from headrace.kernels.aggregate import Merge, compile_aggregation
 from headrace.kernels.expressions import compile_expression, evaluate
+from headrace.kernels.expressions.kernel import numbers
 from headrace.kernels.order import Top
-from headrace.kernels.window import Sessions, session_spans
+from headrace.kernels.sliding import slid, sliding_state
+from headrace.kernels.window import Sessions, pane_ids, rows_by_pane, session_spans, windowed
 from headrace.plan.nodes import GroupBy, TopK
 from headrace.spark.bundles import Batches, received
 from headrace.types import normal_batch
-from headrace.windows import FOREVER
+from headrace.windows import FOREVER, Window
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,49 @@ class MergeHead:
 
 
 @dataclass(frozen=True)
+class SlidingHead:
+    """Puts sliding windows together from partials by key and pane, a shard of keys at a time."""
+
+    node: GroupBy
+    panes: GroupBy
+    input: pa.Schema
+    zone: str
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.node.schema
+
+    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+        window = self.node.window
+        assert isinstance(window, Window)
+        by_pane = compile_aggregation(self.panes, self.input, self.zone)
+        whole = compile_aggregation(replace(self.node, window=None), self.input, self.zone)
+        keys = len(self.node.keys)
+        bundles_in = received(rows, by_pane.partial_schema)
+        for _, bundles in itertools.groupby(bundles_in, key=lambda pair: pair[0]):
+            merge = Merge(by_pane)
+            for _, bundle in bundles:
+                merge.add(bundle)
+            merged = merge.bundle()
+            ids, low, high = pane_ids(numbers(merged.column(keys), np.int64), window)
+            bare = merged.select([i for i in range(merged.num_columns) if i != keys])
+            bare = bare.rename_columns(whole.partial_schema.names)
+            parts: dict[int, Callable[[], Any]] = {low: partial(_same, bare)}
+            if ids.size:
+                panes = rows_by_pane(ids, low, high)
+                parts = {n: partial(bare.take, pa.array(rows)) for n, rows in panes}
+            state = sliding_state(whole, ordered=False)
+            for number, found in slid(state, window, parts, low, FOREVER):
+                end = (number + 1) * window.pane + window.offset
+                done = windowed(found, keys, end - window.size, end, self.node.schema)
+                yield done.select(list(columns))
+
+
+def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+@dataclass(frozen=True)
 class SessionHead:
     """Finds the sessions of keys, a shard at a time."""
 
@@ -152,7 +200,9 @@ class TopHead:
             yield top.bundle().select(list(columns))
 
 
-Head = SplitsHead | RowsHead | ConcatHead | LimitHead | MergeHead | SessionHead | TopHead
+Head = (
+    SplitsHead | RowsHead | ConcatHead | LimitHead | MergeHead | SlidingHead | SessionHead | TopHead
+)  # fmt: skip
 
 
 def top_of(node: TopK, zone: str) -> Top:
