@@ -223,7 +223,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     console.print(table)
     for name, ratio in report["ratios"].items():
         console.print(f"{name}: {ratio:.2f} times as fast")
-    console.print("results are equal" if report["equal"] else "[red]results differ[/red]")
+    console.print("results equal" if report["equal"] else "[red]results differ[/red]")
 
 
 def _show_targets(report: dict[str, Any], console: Console) -> None:

@@ -86,7 +86,7 @@ def _compared(arguments: argparse.Namespace, console: Console, notes: Console) -
         table = _largest_first(table, arguments.top)
         print_table(table.slice(0, arguments.rows), table.num_rows > arguments.rows, console)
     equal = all(same_tables(results[0], other) for other in results[1:])
-    console.print("results are equal" if equal else "[red]results differ[/red]")
+    console.print("results equal" if equal else "[red]results differ[/red]")
     return 0 if equal else 1
 
 
