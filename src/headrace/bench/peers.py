@@ -68,8 +68,9 @@ _DUCKDB = {
         SELECT src, dst, {start} AS window_start, window_start + {size} AS window_end,
         avg(rtt) AS rtt FROM pings GROUP BY ALL""",
     "distinct": """
-        SELECT {start} AS window_start, window_start + {size} AS window_end,
-        count(DISTINCT url) AS urls FROM visits GROUP BY 1, 2""",
+        WITH w AS (SELECT {start} AS window_start, url FROM visits)
+        SELECT window_start, window_start + {size} AS window_end, count(DISTINCT url) AS urls
+        FROM w GROUP BY window_start""",
     "grep": """
         WITH m AS (SELECT "at", regexp_extract_all(text, '{pattern}') AS found FROM reviews
                    WHERE regexp_matches(text, '{pattern}')),
