@@ -60,6 +60,8 @@ def resolve(on: Any = None) -> Engine:
         from headrace.spark.engine import Spark
 
         return Spark(session=on)
+    if isinstance(on, type):
+        raise PlanError(f"on={on.__name__} is a class; make an engine of it: {on.__name__}()")
     if isinstance(on, Engine):
         return on
     raise PlanError(

@@ -186,6 +186,8 @@ class WindowedStream:
             if not isinstance(k, int) or isinstance(k, bool) or k < 1:
                 raise PlanError(f"top_k takes a positive number of records, not {k!r}")
             wanted = list(by) if isinstance(by, (list, tuple)) else [by]
+            if not wanted:
+                raise PlanError("top_k needs something to rank by")
             stream, order = self.stream._order(wanted, [True] * len(wanted), "top_k")
             used = columns_of(t for t, _ in order if t.key == "column")
             # Records that are a window's results get the outer window's times.

@@ -345,6 +345,8 @@ class Stream:
         than ``idle`` (30 seconds unless told) stops holding the watermark back.
         """
         with self._building("event_time") as at:
+            if not isinstance(column, str):
+                raise PlanError(f"event_time takes the name of a column, not {column!r}")
             self._known(column)
             if delay is not None and punctuation is not None:
                 raise PlanError("give delay= or punctuation=, not both")
@@ -498,6 +500,8 @@ class Stream:
             left = column_names(on if on is not None else left_on, "left_on=")
             right = column_names(on if on is not None else right_on, "right_on=")
             self._joinable(other, left, right)
+            if not isinstance(suffix, str):
+                raise PlanError(f"suffix={suffix!r} is not text")
             clocks = [clock_needed(s.node, "join_within") for s in (self, other)]
             fields, renamed = self._beside(other, right, suffix)
             return Stream(
@@ -827,6 +831,8 @@ class Stream:
             if not isinstance(k, int) or isinstance(k, bool) or k < 1:
                 raise PlanError(f"top_k takes a positive number of records, not {k!r}")
             wanted = list(by) if isinstance(by, (list, tuple)) else [by]
+            if not wanted:
+                raise PlanError("top_k needs something to rank by")
             stream, order = self._order(wanted, [True] * len(wanted), "top_k")
             used = columns_of(t for t, _ in order if isinstance(t, exp.Column)) | set(keys)
             ties = [

@@ -188,6 +188,17 @@ def test_results_go_to_files_that_appear_whole(tmp_path):
     assert not list((tmp_path / "out").glob("_temporary*"))
 
 
+def test_bad_records_are_counted_as_they_are_read(tmp_path):
+    (tmp_path / "a.csv").write_text("n,at\n1,2024-01-01 00:00:00\nx,2024-01-01 00:00:01\n3,4\n")
+    stream = hr.read_csv(
+        str(tmp_path / "a.csv"), schema={"n": "bigint", "at": "timestamp"}, on_error="keep"
+    )
+    job = stream.event_time("at").start(on="box")
+    job.wait()
+    assert (job.progress().records_in, job.progress().bad) == (1, 2)
+    assert stream.errors.count(on="box") == 2
+
+
 class Largest(hr.Transform):
     """The largest so far, at every watermark."""
 

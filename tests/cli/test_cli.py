@@ -72,14 +72,69 @@ def test_bench_compares_and_reports(capsys, tmp_path):
     assert {"median_s", "spread_s", "records_per_s", "peak_mb"} <= set(data["runs"][0])
 
 
-@pytest.mark.parametrize("app", ["grep", "collisions"])
+@pytest.mark.parametrize("app", ["search", "collisions"])
 def test_the_other_baselines_give_our_answer(app, capsys):
     assert main(["bench", app, "--records", "3000"]) == 0
+
+
+SMALL = ["--records", "4000", "--per-second", "1000", "--epoch-records", "500"]
+
+
+@pytest.mark.parametrize(
+    ("app", "more"),
+    [
+        ("wordcount", ["--window", "1s", "--against", "duckdb,polars,limit"]),
+        ("wordcount", ["--window", "3s/1s", "--against", "duckdb", "--ooo", "40"]),
+        ("netmon", ["--against", "duckdb,polars,limit"]),
+        ("grep", ["--window", "1s", "--against", "duckdb,polars"]),
+        ("grep", ["--window", "2s/1s", "--against", "duckdb", "--in-order"]),
+        ("distinct", ["--against", "duckdb,polars", "--scheduler", "first-found"]),
+        ("join", ["--against", "duckdb", "--workers", "1"]),
+        ("tweets", ["--bundle", "100"]),
+    ],
+)
+def test_a_stream_is_measured_against_its_peers(app, more, capsys):
+    assert main(["bench", app, *SMALL, *more]) == 0
+    assert "results equal" in capsys.readouterr().out
+
+
+def test_a_stream_is_measured_against_structured_streaming(capsys):
+    against = ["--window", "1s", "--against", "pyspark,pyspark-best,spark"]
+    assert main(["bench", "wordcount", *SMALL, *against]) == 0
+    assert "box/pyspark-best: " in capsys.readouterr().out
+
+
+def test_the_output_delay_is_measured_at_a_rate(capsys, tmp_path):
+    report = tmp_path / "report.json"
+    arguments = ["--target", "2s", "--at", "50", "--seconds", "0.3", "--profile"]
+    more = ["--window", "1s", "--json", str(report)]
+    assert main(["bench", "netmon", *SMALL, *arguments, *more]) == 0
+    out = capsys.readouterr().out
+    assert "output delay under 2000 ms" in out
+    assert "output delay at 50 % of" in out
+    assert "µs under the" in out
+    told = json.loads(report.read_text())
+    assert {"p50", "p99"} == {k.split("_")[1] for k in told["targets"][1] if k.startswith("delay")}
+    assert any("agg" in row["stage"] for row in told["profile"])
+
+
+def test_an_app_runs_on_the_box_and_on_both(capsys, tmp_path):
+    assert main(["run", "netmon", "--records", "2000", "--on", "box", "--rows", "2"]) == 0
+    assert "2,000 records in" in capsys.readouterr().out
+    folder = str(tmp_path / "out")
+    assert main(["run", "wc", "--records", "50", "--on", "box", "--write", folder]) == 0
+    assert main(["run", "netmon", "--records", "2000", "--on", "spark,box"]) == 0
+    assert "results equal" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["run", "wc", "--on", "box", "--master", "local[2]"], "--master and --config are Spark's"),
+        (["run", "wc", "--workers", "2"], "--workers is the box's"),
+        (["bench", "netmon", "--ooo", "200"], "a percentage is from 0 to 100"),
+        (["bench", "join", "--against", "limit"], "there is no limit for join"),
+        (["bench", "wordcount", "--window", "1x"], "'x' is not a unit"),
         (["run", "wcc"], "there is no app 'wcc'; did you mean 'wc'"),
         (["run", "nowhere.py"], "there is no file 'nowhere.py'"),
         (["run", "wc", "--format", "csv"], "wc does not read 'csv'"),

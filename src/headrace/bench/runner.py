@@ -107,7 +107,7 @@ def _sorted(table: pa.Table) -> list[pa.Array]:
         array = column.chunk(0) if column.num_chunks else pa.array([], column.type)
         if pa.types.is_timestamp(array.type):
             array = array.cast(pa.int64())
-        elif pa.types.is_list(array.type):
+        elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
             lists = [
                 None if v is None else ",".join(sorted(map(str, v))) for v in array.to_pylist()
             ]

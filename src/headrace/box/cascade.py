@@ -90,6 +90,9 @@ class Cascade:
         self.vertices = vertices
         self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
+        """For evaluators: there may be work."""
+        self.room = threading.Condition(self.lock)
+        """For those who read: there may be room."""
         self.bytes = 0
         self.in_flight = 0
         self.peak = 0

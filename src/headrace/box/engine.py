@@ -118,6 +118,7 @@ class Box:
 
     def bundles(self, node: Node) -> Iterator[pa.RecordBatch]:
         """The records in order. The box holds them all before it gives the first."""
+        ends(node, "for_each")
         yield from self.collect(node).to_batches()
 
     def write(self, node: Node, sink: Sink) -> None:

@@ -165,6 +165,8 @@ def evaluate(run: Run, worker: int, core: int | None) -> None:
                     work.complete()
                     if run.waiting:
                         changed.notify(2)
+                    if run.blocked and run.has_room():
+                        cascade.room.notify_all()
             except BaseException as error:
                 run.fail(error)
     finally:

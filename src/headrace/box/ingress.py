@@ -19,7 +19,7 @@ from headrace.box.cascade import Cascade, Vertex
 from headrace.box.clock import Clock
 from headrace.box.container import Container
 from headrace.errors import EngineError, HeadraceError, StepError
-from headrace.io.source import Split, Watermark, at_most, sequences
+from headrace.io.source import SetAside, Split, Watermark, at_most, sequences
 from headrace.kernels.chain import Chain, compile_chain
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import numbers
@@ -126,13 +126,13 @@ class Ingress:
         self.promised = BEGINNING
         self.since_cut = 0
         self.cut_at = 0.0
-        self.records = self.late = self.nbytes = 0
+        self.records = self.late = self.bad = 0
         self.kept_late: deque[pa.RecordBatch] = deque()
         self.kept_rows = 0
+        self.told_ignored = False
         self.notes: list[str] = []
         self.ended = False
         self.stopping = False
-        self.late_schema: pa.Schema | None = None
         self.punctuation = self._punctuation()
 
     # Beginning and end
@@ -141,7 +141,7 @@ class Ingress:
         """Find the splits and open the first epoch. The lock is held."""
         # With event time a split's order matters, so it must not depend on the number of workers.
         parallel = workers if self.bounded and self.event is None else 1
-        splits: list[Split] = list(self.source.splits(parallel))
+        splits = self._splits(parallel)
         if self.event is not None and self.bounded:
             splits = at_most(sequences(splits), _MOST_SPLITS)
         self.splits = splits
@@ -151,6 +151,14 @@ class Ingress:
         self._open()
         if not splits:
             self._end()
+
+    def _splits(self, parallel: int) -> list[Split]:
+        try:
+            return list(self.source.splits(parallel))
+        except HeadraceError:
+            raise
+        except Exception as error:
+            raise EngineError(f"{self.failed}: {type(error).__name__}: {error}") from error
 
     def _open(self) -> None:
         self.epoch += 1
@@ -244,9 +252,17 @@ class Ingress:
                 self._take(reader, item)
             elif isinstance(item, Watermark):
                 self._alive(reader)
-                if self.event is not None and self._by_source:
+                if self._by_source:
                     reader.watermark = max(reader.watermark, item.micros)
                     self._advance(said=True)
+                elif self.event is not None and not self.told_ignored:
+                    self.told_ignored = True
+                    self._note(
+                        f"{self.name} sends watermarks, but event_time has a delay or punctuation "
+                        "of its own, or the source does not say watermarks = True: they are ignored"
+                    )
+            elif isinstance(item, SetAside):
+                self.bad += item.records
             elif item is not None:
                 raise StepError(f"{self.name} gave {item!r}, which is not a record batch")
         if self.stopping:
@@ -320,8 +336,9 @@ class Ingress:
             reader.waiting_since = now
         reader.pending.extend(batches)
         self._alive(reader)
+        # What is large enough goes on at once; only small batches wait to be put together.
         rows = sum(b.num_rows for b in reader.pending)
-        if rows >= self.pace.rows() or now - reader.waiting_since >= self.flush:
+        if rows >= min(LEAST, self.pace.rows()) or now - reader.waiting_since >= self.flush:
             self._release(reader)
 
     def _release(self, reader: Reader) -> None:
@@ -360,7 +377,7 @@ class Ingress:
         if not batches:
             return
         rows = self.pace.rows()
-        if len(batches) > 1 and max(b.num_rows for b in batches) < rows:
+        if len(batches) > 1 and min(b.num_rows for b in batches) < min(LEAST, rows):
             batches = [pa.concat_batches(batches)]
         for batch in batches:
             if not batch.num_rows:

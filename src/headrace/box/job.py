@@ -68,7 +68,7 @@ class Run:
         self.ingresses = network.ingresses(self.cascade, self.pace, self.clock, flush)
         self.lanes = [lane for vertex in self.cascade.vertices for lane in vertex.lanes]
         self.urgent: deque[WatermarkWork | TaskWork] = deque()
-        self.waiting = self.active = 0
+        self.waiting = self.active = self.blocked = 0
         self.over = False
         self.error: BaseException | None = None
         self.ended = threading.Event()
@@ -123,16 +123,18 @@ class Run:
         """Wait until there is room for more records; false when the job is over."""
         with self.cascade.lock:
             while not self.over and not self._may_read():
-                self.cascade.changed.wait(0.05)
+                self.blocked += 1
+                self.cascade.room.wait(0.05)
+                self.blocked -= 1
             return not self.over
 
     def _may_read(self) -> bool:
         """Whether more may be read: there is room, or nothing else can be done."""
-        if self._has_room():
+        if self.has_room():
             return True
         return self.active == 0 and not self.urgent and self.scheduler.pick(self.cascade) is None
 
-    def _has_room(self) -> bool:
+    def has_room(self) -> bool:
         """Whether bytes in flight, and epochs whose watermarks wait, are below their bounds."""
         if self.cascade.bytes >= self.memory:
             return False
@@ -153,6 +155,8 @@ class Run:
             except BaseException as error:
                 with self.cascade.lock:
                     self.fail(error)
+        if self.error is not None:
+            self._aborted()  # nobody may ever wait for it
 
     def _tick(self) -> None:
         with self.cascade.lock:
@@ -182,7 +186,7 @@ class Run:
             if watermark:
                 return WatermarkWork(self, container, self.cascade.retrieve(container))
             return BundleWork(self, container, self.cascade.claim(container))
-        if self._has_room() or self.active == 0:
+        if self.has_room() or self.active == 0:
             # The source that is furthest behind first, so that a join holds little.
             for ingress in sorted(self.ingresses, key=_behind):
                 reader = ingress.next_reader(self.workers)
@@ -218,6 +222,7 @@ class Run:
         self.over = True
         self.finished_at = time.perf_counter()
         self.cascade.changed.notify_all()
+        self.cascade.room.notify_all()
         self.ended.set()
 
     def stop(self, drain: bool) -> None:
@@ -325,7 +330,7 @@ class Run:
                 bundles_in_flight=self.cascade.in_flight,
                 bytes_in_flight=self.cascade.bytes,
                 late=sum(i.late for i in self.ingresses),
-                bad=sum(bad_records(i) for i in self.ingresses),
+                bad=sum(i.bad for i in self.ingresses),
                 notes=tuple(note for i in self.ingresses for note in i.notes),
                 running=not self.over,
                 error=None if self.error is None else str(self.error),
@@ -338,11 +343,6 @@ class Run:
                 raise EngineError(f"late({source}): the job has {len(self.ingresses)} sources")
             batches = list(self.ingresses[source].kept_late)
         return pa.Table.from_batches(batches) if batches else None
-
-
-def bad_records(ingress: Ingress) -> int:
-    """How many records a source set aside because it could not read them."""
-    return int(getattr(ingress.source, "bad", 0))
 
 
 class Stopped(Exception):

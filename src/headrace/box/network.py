@@ -161,7 +161,7 @@ class Network:
         most = 1 << 30
         transform: Any
         if isinstance(node, Custom):
-            transform = CustomStep(node.make(), chain, node.schema, node.label)
+            transform = CustomStep(_custom(node), chain, node.schema, node.label)
             self.fine = True
         elif isinstance(node, Sort):
             transform = SortAll(chain, node)
@@ -316,12 +316,23 @@ def _topological(vertices: list[Vertex]) -> list[Vertex]:
     return ordered
 
 
+def _custom(node: Custom) -> Any:
+    try:
+        return node.make()
+    except Exception as error:
+        raise PlanError(f"{node.label}: {node.detail} failed: {error}") from error
+
+
 def check(node: Node) -> None:
     """Refuse steps that would never give anything on input that does not end."""
     for each in nodes_of(node):
         never = isinstance(each, _ENDING) or (isinstance(each, GroupBy) and each.window is None)
         if never and not is_bounded(each):
-            way = "join_within" if isinstance(each, Join) else "a window before it"
+            way = "use a window before it"
+            if isinstance(each, Join):
+                way = "use join_within"
+            elif isinstance(each, (Sort, Limit, KeyBy)):
+                way = "it takes input that ends"
             raise PlanError(
-                f"{each.label}: the input never ends, so this would never give anything; use {way}"
+                f"{each.label}: the input never ends, so this would never give anything; {way}"
             )

@@ -56,7 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target", action="append", metavar="TIME", help="seek the rate for a delay; 1s, 50ms"
     )
     stream.add_argument(
-        "--at", type=int, metavar="PERCENT", help="the output delay at a share of full speed"
+        "--at",
+        type=int,
+        metavar="PERCENT",
+        help="the output delay at a share of the highest rate --target found, or of full speed",
     )
     stream.add_argument("--seconds", type=float, default=4, help="length of a trial at a rate (4)")
     stream.add_argument("--window", metavar="SIZE[/EVERY]", help="another window: 1s, 30s/1s")
@@ -163,9 +166,11 @@ def _streaming(
             best = streams.best_rate(setup, target, most, arguments.seconds, status.update)
             report["targets"].append(_told(best, most, target=target))
         if arguments.at:
-            status.update(f"the delay at {arguments.at} % of full speed")
-            tried = streams.trial(setup, most * arguments.at / 100, arguments.seconds)
-            report["targets"].append(_told(tried, most, percent=arguments.at))
+            held = [t["rate"] for t in report["targets"] if t["rate"] is not None]
+            whole, of = (max(held), "the highest rate held") if held else (most, "full speed")
+            status.update(f"the delay at {arguments.at} % of {of}")
+            tried = streams.trial(setup, whole * arguments.at / 100, arguments.seconds)
+            report["targets"].append(_told(tried, most, percent=arguments.at, of=of))
         if arguments.profile:
             status.update("where time goes")
             report["profile"] = streams.profile(setup)
@@ -231,7 +236,7 @@ def _show_targets(report: dict[str, Any], console: Console) -> None:
         what = (
             f"under {1000 * found['target']:.0f} ms"
             if "target" in found
-            else f"at {found['percent']} % of full speed"
+            else f"at {found['percent']} % of {found['of']}"
         )
         if found["rate"] is None:
             console.print(f"output delay {what}: at no rate that was tried")

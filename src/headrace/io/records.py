@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace.errors import BadRecord, ExpressionError, PlanError
 from headrace.io.files import BLOCK, File, Range, blocks, lines_before, ranges
-from headrace.io.source import BUNDLE_ROWS, ERRORS, Source, Split
+from headrace.io.source import BUNDLE_ROWS, ERRORS, SetAside, Source, Split
 from headrace.io.text import describe_files
 from headrace.kernels.expressions import Kernel, evaluate
 from headrace.kernels.expressions.casts import cast
@@ -92,9 +92,11 @@ class RecordSplit:
     def sequence(self) -> str:
         return self.part.file.path
 
-    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(self, columns: Sequence[str]) -> Iterator[Any]:
         wanted = pa.schema([f for f in self.schema if f.name in columns])
-        for table, _ in self._parsed(wanted):
+        for table, bad in self._parsed(wanted):
+            if bad:
+                yield SetAside(len(bad))
             for batch in table.to_batches(max_chunksize=BUNDLE_ROWS):
                 yield normal_batch(batch, wanted)
 

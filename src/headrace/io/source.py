@@ -42,6 +42,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from headrace.errors import PlanError
+
 BUNDLE_ROWS = 64 * 1024
 """The most records a source puts into one bundle."""
 
@@ -55,6 +57,10 @@ class Watermark:
 
     time: int | datetime.datetime
 
+    def __post_init__(self) -> None:
+        if isinstance(self.time, bool) or not isinstance(self.time, (int, datetime.datetime)):
+            raise PlanError(f"Watermark({self.time!r}): a time is a datetime or microseconds")
+
     @property
     def micros(self) -> int:
         if isinstance(self.time, int):
@@ -63,6 +69,13 @@ class Watermark:
         if moment.tzinfo is not None:
             moment = moment.astimezone(datetime.UTC).replace(tzinfo=None)
         return (moment - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """What a split may yield: so many records could not be read, and were left out."""
+
+    records: int
 
 
 @runtime_checkable

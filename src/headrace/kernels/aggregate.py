@@ -298,11 +298,9 @@ class TokenCounts:
     def bundle(self) -> pa.RecordBatch:
         """Every word and its count."""
         size = self.table.size
-        offsets, counts = np.zeros(size + 1, np.int32), np.zeros(size, np.int64)
-        strings.string_sizes(self.table.slots, offsets, counts)
-        np.cumsum(offsets, out=offsets)
-        data = np.empty(int(offsets[-1]), np.uint8)
-        strings.string_bytes(self.table.slots, self.table.arena, offsets, data)
+        offsets, counts = np.empty(size + 1, np.int32), np.empty(size, np.int64)
+        data = np.empty(strings.string_room(self.table.slots) + 16, np.uint8)
+        strings.write_strings(self.table.slots, self.table.arena, offsets, data, counts)
         words = pa.StringArray.from_buffers(size, pa.py_buffer(offsets), pa.py_buffer(data))
         if self.keep_empty and self.empties[0]:
             words = pa.concat_arrays([words, pa.array([""])])

@@ -219,13 +219,14 @@ class EventTime(Narrow):
 
     @property
     def detail(self) -> str:
+        idle = "" if self.idle is None else f", idle after {show_duration(self.idle)}"
         if self.punctuation is not None:
             what = self.punctuation
             how = show(what) if isinstance(what, exp.Expr) else function_name(what)
-            return f"{self.column}, watermarks from {how}"
+            return f"{self.column}, watermarks from {how}{idle}"
         if self.delay is None:
-            return f"{self.column}, watermarks from the source"
-        return f"{self.column}, delay {show_duration(self.delay)}"
+            return f"{self.column}, watermarks from the source{idle}"
+        return f"{self.column}, delay {show_duration(self.delay)}{idle}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,7 @@ def clock_needed(node: Node, what: str) -> EventClock:
     clock, lost = found
     names = " and ".join(f"'{c}'" for c in clock.columns)
     raise PlanError(
-        f"{what} needs event time, but {lost.label} dropped its column {names}; keep it"
+        f"{what} needs event time, but {lost.label} dropped or changed its column {names}; keep it"
     )
 
 

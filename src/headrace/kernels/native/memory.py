@@ -27,6 +27,21 @@ def _load64(typingctx: Any, data: Any, at: Any) -> Any:
 
 
 @intrinsic
+def store64(typingctx: Any, data: Any, at: Any, word: Any) -> Any:
+    """Write eight bytes to ``data`` at ``at``, unaligned, little-endian."""
+    signature = types.void(data, types.int64, types.uint64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        array = context.make_array(sig.args[0])(context, builder, args[0])
+        pointer = builder.gep(array.data, [args[1]])
+        place = builder.bitcast(pointer, ir.PointerType(ir.IntType(64)))
+        builder.store(args[2], place, align=1)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
 def _trailing_zeros(typingctx: Any, word: Any) -> Any:
     signature = types.uint64(types.uint64)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from headrace.kernels.native.memory import U64, hash_bytes, mix, same_bytes, word_at
+from headrace.kernels.native.memory import U64, hash_bytes, mix, same_bytes, store64, word_at
 
 GROUPS, ARENA, NULL = 0, 1, 2
 LENGTH_SHIFT = U64(32)
@@ -140,34 +140,40 @@ def grow_strings(old: Any, new: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def string_sizes(slots: Any, offsets: Any, counts: Any) -> None:
-    """Lengths of the keys by group into ``offsets[1:]``, and their counters into ``counts``."""
+def string_room(slots: Any) -> int:
+    """How many bytes the keys take in all."""
+    total = 0
     for i in range(slots.shape[0]):
-        info = slots[i, 2]
-        if info != U64(0):
-            group = np.int64(info & GROUP_MASK) - 1
-            offsets[group + 1] = np.int64(info >> LENGTH_SHIFT)
-            counts[group] = np.int64(slots[i, 3])
+        total += np.int64(slots[i, 2] >> LENGTH_SHIFT)
+    return total
 
 
 @njit(nogil=True, cache=True)
-def string_bytes(slots: Any, arena: Any, offsets: Any, data: Any) -> None:
-    """The keys' bytes, each at its offset."""
+def write_strings(slots: Any, arena: Any, offsets: Any, data: Any, counts: Any) -> None:
+    """The keys one after the other, as they lie in the table, and their counters.
+
+    A short key is written as two whole words; what is too much the next key overwrites, so ``data``
+    has 16 bytes more than the keys take.
+    """
+    found = 0
+    used = 0
+    offsets[0] = 0
     for i in range(slots.shape[0]):
         info = slots[i, 2]
         if info == U64(0):
             continue
-        group = np.int64(info & GROUP_MASK) - 1
         length = np.int64(info >> LENGTH_SHIFT)
-        to = np.int64(offsets[group])
         if length > 16:
             source = np.int64(slots[i, 1])
             for j in range(length):
-                data[to + j] = arena[source + j]
-            continue
-        for j in range(length):
-            word = slots[i, 0] if j < 8 else slots[i, 1]
-            data[to + j] = np.uint8((word >> U64(8 * (j & 7))) & U64(255))
+                data[used + j] = arena[source + j]
+        else:
+            store64(data, used, slots[i, 0])
+            store64(data, used + 8, slots[i, 1])
+        used += length
+        counts[found] = np.int64(slots[i, 3])
+        found += 1
+        offsets[found] = used
 
 
 @njit(nogil=True, cache=True)
