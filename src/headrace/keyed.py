@@ -24,51 +24,45 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class KeyedStream:
-    """Records by key, from ``key_by`` or ``group_by``."""
+class Gathered:
+    """Records by key, by window, or by both: what can be computed of each."""
 
     stream: Stream
     keys: Named
     fields: tuple[str, ...]
     """The columns of a record as a function sees it, without keys that functions computed."""
-
-    def __repr__(self) -> str:
-        return f"KeyedStream(by {', '.join(n for n, _ in self.keys)}; {self.stream!r})"
-
-    def _repr_html_(self) -> str:
-        return f"<b>by {', '.join(n for n, _ in self.keys)}</b>{self.stream._repr_html_()}"
-
-    def window(self, window: AnyWindow) -> WindowedStream:
-        """Each key's records by window of event time: ``window(hr.tumbling("1 minute"))``."""
-        return self.stream._windowed(window, self.keys, self.fields)
+    kind: AnyWindow | None = None
 
     def agg(self, *aggregates: Aggregate, **named: Aggregate) -> Stream:
-        """Aggregates of each key: ``agg(n=hr.count(), mean=hr.mean("fare"))``."""
+        """Aggregates of each: ``agg(n=hr.count(), mean=hr.mean("fare"))``."""
         with self.stream._building("agg") as at:
             found = named_aggregates(aggregates, named)
-            names = [n for n, _ in self.keys]
+            keys = [n for n, _ in self.keys]
             for name, _ in found:
-                if name in names:
+                if name in keys:
                     raise PlanError(f"'{name}' is a key; name the aggregate otherwise")
-            return self.stream._group(self.keys, found, "agg", at.step)
+                if name in self._times:
+                    raise PlanError(f"'{name}' is the window's; name the aggregate otherwise")
+            return self._grouped(found, "agg", at.step)
 
     def count(self, name: str = "count") -> Stream:
-        """How many records each key has."""
+        """How many records each has."""
         return self.agg(**{name: count()})
 
     def reduce(self, function: Callable[[Any, Any], Any]) -> Stream:
-        """Each key's records joined two by two into one, in input order."""
+        """The records of each joined two by two into one, in input order."""
         with self.stream._building("reduce") as at:
             self.stream._function(function)
             aggregate = reduction(function, self._record(), at.label)
-            grouped = self.stream._group(self.keys, (("_record", aggregate),), "reduce", at.step)
+            grouped = self._grouped([("_record", aggregate)], "reduce", at.step)
             plain = self.fields == (VALUE,)
             fields = [
                 (n, (col("_record") if plain else col("_record").field(n)).tree)
                 for n in self.fields
             ]
-            extra = [(n, col(n).tree) for n, _ in self.keys if n not in self.fields]
-            return grouped._project([*extra, *fields], "select", at.step + 1)
+            extra = [n for n, _ in self.keys if n not in self.fields]
+            beside = [(n, col(n).tree) for n in (*extra, *self._times)]
+            return grouped._project([*beside, *fields], "select", at.step + 1)
 
     def fold(
         self,
@@ -79,14 +73,36 @@ class KeyedStream:
         returns: Any = None,
         name: str = VALUE,
     ) -> Stream:
-        """A state taken through each key's records in input order; see ``Stream.fold``."""
+        """A state taken through the records of each in input order; see ``Stream.fold``."""
         with self.stream._building("fold") as at:
             self.stream._function(function)
             aggregate = folding(initial, function, merge, returns, self._record(), at.label)
-            return self.stream._group(self.keys, ((name, aggregate),), "fold", at.step)
+            return self._grouped([(name, aggregate)], "fold", at.step)
+
+    @property
+    def _times(self) -> tuple[str, ...]:
+        return () if self.kind is None else (START, END)
 
     def _record(self) -> pa.Schema:
         return pa.schema([self.stream.schema.field(n) for n in self.fields])
+
+    def _grouped(self, aggregates: list[tuple[str, Aggregate]], method: str, step: int) -> Stream:
+        return self.stream._group(self.keys, tuple(aggregates), method, step, self.kind)
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedStream(Gathered):
+    """Records by key, from ``key_by`` or ``group_by``."""
+
+    def __repr__(self) -> str:
+        return f"KeyedStream(by {', '.join(n for n, _ in self.keys)}; {self.stream!r})"
+
+    def _repr_html_(self) -> str:
+        return f"<b>by {', '.join(n for n, _ in self.keys)}</b>{self.stream._repr_html_()}"
+
+    def window(self, window: AnyWindow) -> WindowedStream:
+        """Each key's records by window of event time: ``window(hr.tumbling("1 minute"))``."""
+        return self.stream._windowed(window, self.keys, self.fields)
 
     def top_k(self, k: int, by: Any) -> Stream:
         """The ``k`` records of each key with the largest ``by``."""
@@ -130,35 +146,16 @@ class KeyedStream:
 
 
 @dataclass(frozen=True, eq=False)
-class WindowedStream:
+class WindowedStream(Gathered):
     """Records by window of event time, and by key if there is one.
 
     What it gives has the keys, ``window_start`` and ``window_end`` beside the results, when the
     watermark has passed the window's end.
     """
 
-    stream: Stream
-    keys: Named
-    fields: tuple[str, ...]
-    kind: AnyWindow
-
     def __repr__(self) -> str:
         keys = f"by {', '.join(n for n, _ in self.keys)}; " if self.keys else ""
         return f"WindowedStream({keys}{self.kind!r}; {self.stream!r})"
-
-    def agg(self, *aggregates: Aggregate, **named: Aggregate) -> Stream:
-        """Aggregates of each window: ``agg(n=hr.count(), mean=hr.mean("fare"))``."""
-        with self.stream._building("agg") as at:
-            found = named_aggregates(aggregates, named)
-            taken = [START, END, *(n for n, _ in self.keys)]
-            for name, _ in found:
-                if name in taken:
-                    raise PlanError(f"'{name}' is taken; name the aggregate otherwise")
-            return self._grouped(found, "agg", at.step)
-
-    def count(self, name: str = "count") -> Stream:
-        """How many records each window has."""
-        return self.agg(**{name: count()})
 
     def distinct(self, *columns: str) -> Stream:
         """The different keys of each window, or the different values of some columns."""
@@ -213,38 +210,3 @@ class WindowedStream:
         columns = [(n, col(n).tree) for n in kept]
         columns += [(n, col("_row").field(str(i)).tree) for i, n in enumerate(names)]
         return exploded._project(columns, "select", step + 1)
-
-    def reduce(self, function: Callable[[Any, Any], Any]) -> Stream:
-        """Each window's records joined two by two into one, in input order."""
-        with self.stream._building("reduce") as at:
-            self.stream._function(function)
-            record = pa.schema([self.stream.schema.field(n) for n in self.fields])
-            aggregate = reduction(function, record, at.label)
-            grouped = self._grouped([("_record", aggregate)], "reduce", at.step)
-            plain = self.fields == (VALUE,)
-            fields = [
-                (n, (col("_record") if plain else col("_record").field(n)).tree)
-                for n in self.fields
-            ]
-            extra = [(n, col(n).tree) for n, _ in self.keys if n not in self.fields]
-            times = [(n, col(n).tree) for n in (START, END)]
-            return grouped._project([*extra, *times, *fields], "select", at.step + 1)
-
-    def fold(
-        self,
-        initial: Any,
-        function: Callable[[Any, Any], Any],
-        merge: Callable[[Any, Any], Any] | None = None,
-        *,
-        returns: Any = None,
-        name: str = VALUE,
-    ) -> Stream:
-        """A state taken through each window's records in input order; see ``Stream.fold``."""
-        with self.stream._building("fold") as at:
-            self.stream._function(function)
-            record = pa.schema([self.stream.schema.field(n) for n in self.fields])
-            aggregate = folding(initial, function, merge, returns, record, at.label)
-            return self._grouped([(name, aggregate)], "fold", at.step)
-
-    def _grouped(self, aggregates: list[tuple[str, Aggregate]], method: str, step: int) -> Stream:
-        return self.stream._group(self.keys, tuple(aggregates), method, step, self.kind)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 
+import pyarrow as pa
 import pytest
+from rich.console import Console
 
+import headrace as hr
 from headrace.cli import main
 from headrace.cli.doctor import check
+from headrace.cli.live import watch
+from tests.reference import moment
 
 
 @pytest.fixture(autouse=True)
@@ -199,3 +205,16 @@ def test_a_file_may_annotate_its_records(capsys, tmp_path):
 def test_an_unknown_column_to_order_by_is_told(capsys):
     assert main(["run", "wc", "--records", "10", "--top", "nn"]) == 1
     assert "--top: there is no column 'nn'; did you mean 'n'" in capsys.readouterr().err
+
+
+def test_a_running_job_is_shown_live():
+    table = pa.table({"n": range(1000), "at": pa.array([moment(i * 10_000) for i in range(1000)])})
+    stream = hr.from_arrow(table).event_time("at").window(hr.tumbling("1s")).agg(s=hr.sum("n"))
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=160)
+    watch("sums", stream.start(on=hr.Box(bundle=10)), console)
+    shown = screen.getvalue()
+    assert "sums" in shown
+    assert "in 1,000" in shown
+    assert "step 3, agg" in shown
+    assert "output delay" in shown

@@ -244,7 +244,7 @@ def test_a_very_long_silence_costs_nothing(engine):
         (lambda s: s.join_within(s, on="n"), "join_within needs event time"),
         (
             lambda s: s.event_time("at").window(hr.tumbling("1s")).agg(window_end=hr.count()),
-            "'window_end' is taken",
+            "'window_end' is the window's",
         ),
         (lambda s: s.late, "call event_time"),
     ],
