@@ -150,7 +150,7 @@ class Cells:
             )  # fmt: skip
             if first == end:
                 break
-            larger = np.zeros(self.slots.size * 4, np.uint64)
+            larger = np.zeros(self.slots.size * (2 if self.room >= 1 << 14 else 4), np.uint64)
             cells.grow_cells(self.slots, larger, plan.width, plan.keys)
             self.slots = larger
         if self.meta[1]:

@@ -76,7 +76,7 @@ def add_rows(
     ``meta[0]`` is the number of keys and ``meta[1]`` becomes 1 if a sum left the bigints.
     """
     mask = U64(slots.size // width - 1)
-    room = (slots.size // width) * 5 // 8
+    room = (slots.size // width) * 13 // 16
     two = b.size > 0
     keys = 2 if two else 1
     count = ops.size
