@@ -103,14 +103,14 @@ class TokenPane:
     def __init__(self, tables: Tables, workers: int) -> None:
         self.tables, self.workers = tables, workers
         self.own: dict[int, TokenCounts] = {}
-        self.early: deque[tuple[pa.Array, Tokeniser]] = deque()
+        self.early: deque[tuple[Text, Tokeniser]] = deque()
         self.early_bytes = 0
 
     @property
     def nbytes(self) -> int:
         return sum(t.nbytes for t in list(self.own.values())) + self.early_bytes
 
-    def wait(self, text: pa.Array, tokeniser: Tokeniser) -> None:
+    def wait(self, text: Text, tokeniser: Tokeniser) -> None:
         """Keep some text until the pane's own time."""
         self.early.append((text, tokeniser))
         self.early_bytes += text.nbytes
@@ -123,7 +123,7 @@ class TokenPane:
             except IndexError:
                 return
             self.early_bytes -= text.nbytes
-            self.table(worker).add_text(Text.of(text), tokeniser)
+            self.table(worker).add_text(text, tokeniser)
 
     def table(self, worker: int) -> TokenCounts:
         found = self.own.get(worker)
@@ -408,11 +408,12 @@ class Aggregate:
         text = Text.of(array)
         for number, rows in rows_by_pane(ids, low, high):
             pane = self._pane(number)
-            if number == low or rows.size < FEW_ROWS or pane.early_bytes > EARLY_BYTES:
+            now = number == low or rows.size < FEW_ROWS or text.valid.size > 0
+            if now or pane.early_bytes > EARLY_BYTES:
                 pane.table(worker).add_text(text, tokeniser, rows)
                 pane.catch_up(worker, CAUGHT_UP)
             else:
-                pane.wait(array.take(pa.array(rows)), tokeniser)
+                pane.wait(text.some(rows), tokeniser)
 
     def _add_numbers(
         self,

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from headrace.kernels.native.memory import HIGHS, U64, bytes_between, first_byte, word_at
+from headrace.kernels.native.memory import (
+    HIGHS,
+    U64,
+    bytes_between,
+    first_byte,
+    store64,
+    word_at,
+)
 from headrace.kernels.native.strings import ARENA, GROUPS, find_long, find_short
 
 CUT = 0xFFFF
@@ -232,6 +239,29 @@ def count_words(
             slots[slot, 3] += U64(1)
             at += length + 1
     return n
+
+
+@njit(nogil=True, cache=True)
+def gather_rows(data: Any, offsets: Any, rows: Any, places: Any, out: Any) -> None:
+    """Some rows of a text one after the other, eight bytes at a time.
+
+    What is too much of a row the next one overwrites, so ``out`` has 8 bytes more than they take.
+    """
+    used = 0
+    safe = data.size - 8
+    places[0] = 0
+    for i in range(rows.size):
+        at = np.int64(offsets[rows[i]])
+        length = np.int64(offsets[rows[i] + 1]) - at
+        done = 0
+        while done < length and at + done <= safe:
+            store64(out, used + done, word_at(data, at + done, 8))
+            done += 8
+        while done < length:
+            out[used + done] = data[at + done]
+            done += 1
+        used += length
+        places[i + 1] = used
 
 
 @njit(nogil=True, cache=True)
