@@ -271,7 +271,7 @@ class TokenCounts:
             else:
                 at = tokens.count_words(
                     text.data, text.offsets, text.valid, rows, at, tokeniser.table,
-                    tokeniser.bounds, tokeniser.foreign, tokeniser.fold,
+                    tokeniser.bounds, tokeniser.foreign, tokeniser.folds, tokeniser.small,
                     table.slots, table.meta, table.arena, self.scratch,
                 )  # fmt: skip
             if at == end:

@@ -61,6 +61,8 @@ class Tokeniser:
     bounds: tuple[np.uint64, ...]
     foreign: np.uint64
     fold: np.uint64
+    folds: tuple[bool, ...]
+    small: np.uint64
     runs: bool
 
     @staticmethod
@@ -131,4 +133,9 @@ def _tokeniser(pattern: str, lower: bool) -> Tokeniser | None:
     none, all_bytes = np.uint64(0), np.uint64(0x8080808080808080)
     foreign = none if 128 in cut else all_bytes
     bounds = tuple(ranges.ravel()) or (np.uint64(1), np.uint64(0))
-    return Tokeniser(table, ranges, bounds, foreign, all_bytes if lower else none, runs)
+    # Where tokens are nothing but small letters, one bit makes a capital one of them.
+    letters = lower and not foreign and [tuple(r) for r in ranges.tolist()] == [(97, 122)]
+    folds = (True,) if lower and not letters else ()
+    small = np.uint64(0x2020202020202020) if letters else none
+    fold = all_bytes if lower else none
+    return Tokeniser(table, ranges, bounds, foreign, fold, folds, small, runs)

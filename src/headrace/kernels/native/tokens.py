@@ -163,6 +163,7 @@ def count_words(
     bounds: Any,
     foreign: Any,
     fold: Any,
+    small: Any,
     slots: Any,
     meta: Any,
     arena: Any,
@@ -170,7 +171,9 @@ def count_words(
 ) -> int:
     """``count_tokens`` where empty pieces do not matter: whatever separates is stepped over.
 
-    ``bounds`` are the ranges as one tuple, so that the loop over them is unrolled.
+    ``bounds`` are the ranges as one tuple, so that the loop over them is unrolled, and ``fold`` is
+    an empty tuple where nothing is to be folded; ``small`` is or-ed to every byte, which makes
+    capitals small where tokens are nothing but letters.
     """
     some = rows.size > 0
     n = rows.size if some else offsets.size - 1
@@ -188,8 +191,9 @@ def count_words(
         while at < end:
             w1 = U64(0)
             if at <= safe:
-                w0 = word_at(data, at, 8)
-                w0 |= (bytes_between(w0, U64(65), U64(90)) & fold) >> U64(2)
+                w0 = word_at(data, at, 8) | small
+                if len(fold) > 0:
+                    w0 |= bytes_between(w0, U64(65), U64(90)) >> U64(2)
                 cuts = _cuts_of(w0, bounds, foreign)
                 left = end - at
                 if left < 8:
@@ -201,8 +205,9 @@ def count_words(
                         continue
                     w0 &= (U64(1) << U64(8 * length)) - U64(1)
                 else:
-                    w1 = word_at(data, at + 8, 8)
-                    w1 |= (bytes_between(w1, U64(65), U64(90)) & fold) >> U64(2)
+                    w1 = word_at(data, at + 8, 8) | small
+                    if len(fold) > 0:
+                        w1 |= bytes_between(w1, U64(65), U64(90)) >> U64(2)
                     cuts = _cuts_of(w1, bounds, foreign)
                     left -= 8
                     if left < 8:
