@@ -7,7 +7,6 @@ result.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
+from headrace.box.engine import Box
 from headrace.kernels.expressions.kernel import numbers
 from headrace.kernels.native.memory import (
     HIGHS,
@@ -98,7 +98,7 @@ def _words_out(slots: Any, offsets: Any, data: Any, counts: Any) -> None:
 
 def _in_threads(spans: list[tuple[int, int, int]], work: Callable[..., Any]) -> list[Any]:
     """Seconds shared out among threads, as many as cores; each keeps what ``work`` made."""
-    cores = len(os.sched_getaffinity(0))
+    cores = Box().workers
     found: list[list[Any]] = [[] for _ in range(cores)]
 
     def run(core: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,13 @@ from headrace.errors import PlanError
 from headrace.windows import AnyWindow, Window
 
 Peer = Callable[[], pa.Table]
+
+
+def _peer(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise PlanError(f"--against {name}: it is not installed; pip install {name}") from None
 
 
 def _window(window: AnyWindow | None) -> Window:
@@ -32,8 +40,7 @@ def _spans(window: Window) -> tuple[str, str]:
 
 def duckdb_job(app: str, tables: dict[str, pa.Table], window: AnyWindow | None) -> Peer:
     """A query over tables that DuckDB has loaded."""
-    import duckdb
-
+    duckdb = _peer("duckdb")
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
     for name, table in tables.items():
@@ -83,8 +90,7 @@ _DUCKDB = {
 
 def polars_job(app: str, tables: dict[str, pa.Table], window: AnyWindow | None) -> Peer:
     """A lazy query over frames in memory, on Polars' streaming engine."""
-    import polars as pl
-
+    pl = _peer("polars")
     frames = {name: pl.from_arrow(table).lazy() for name, table in tables.items()}
     span = None if app == "join" else _window(window)
     if span is not None and span.size != span.every:

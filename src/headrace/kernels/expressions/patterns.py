@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from re import _constants, _parser  # type: ignore[attr-defined]
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import PlanError
+
+try:  # what re itself parses with; without it no text is looked for first
+    from re import _constants, _parser  # type: ignore[attr-defined]
+except ImportError:
+    _parser = None
 
 _LINE_ENDS = "\\n\\r\\x85\\u2028\\u2029"
 _DOT_PY = f"[^{_LINE_ENDS}]"
@@ -58,7 +62,7 @@ def compile_pattern(java: str, where: str) -> Pattern:
 
 def _needle(pattern: str) -> str | None:
     """The most telling text that every match must hold, of two characters at least."""
-    if re.search(r"\(\?[a-z]*[ixu]", pattern):
+    if _parser is None or re.search(r"\(\?[a-z]*[ixu]", pattern):
         return None
     runs, run = [], ""
     for kind, value in _parser.parse(pattern, re.ASCII):
