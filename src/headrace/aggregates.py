@@ -35,6 +35,11 @@ class Aggregate:
     down: tuple[bool, ...] = ()
     """Of whole records by rank: for each of the last inputs, whether its largest come first."""
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether its result follows the order of the input."""
+        return self.kind in ("first", "last", "collect", "user")
+
     def bound(self, columns: Sequence[str]) -> Aggregate:
         """With text that is a column's name as it stands read as that column."""
         trees = [*self.inputs, *([] if self.by is None else [self.by])]

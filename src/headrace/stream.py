@@ -450,14 +450,7 @@ class Stream:
                 raise PlanError(f"{other!r} is not a stream")
             if not isinstance(how, str) or how not in JOINS:
                 raise PlanError(f"how={how!r} is not a join{nearest(str(how), JOINS)}")
-            given = (on is None, left_on is None, right_on is None)
-            if given not in ((False, True, True), (True, False, False)):
-                raise PlanError("give on=, or both left_on= and right_on=")
-            if not isinstance(suffix, str):
-                raise PlanError(f"suffix={suffix!r} is not text")
-            left = column_names(on if on is not None else left_on, "left_on=")
-            right = column_names(on if on is not None else right_on, "right_on=")
-            self._joinable(other, left, right)
+            left, right = self._join_keys(other, on, left_on, right_on, suffix)
             fields: list[pa.Field] = list(self.schema)
             renamed: list[tuple[str, str]] = []
             if JOINS[how] not in ("semi", "anti"):
@@ -494,14 +487,7 @@ class Stream:
         with self._building("join_within") as at:
             if not isinstance(other, Stream):
                 raise PlanError(f"{other!r} is not a stream")
-            given = (on is None, left_on is None, right_on is None)
-            if given not in ((False, True, True), (True, False, False)):
-                raise PlanError("give on=, or both left_on= and right_on=")
-            left = column_names(on if on is not None else left_on, "left_on=")
-            right = column_names(on if on is not None else right_on, "right_on=")
-            self._joinable(other, left, right)
-            if not isinstance(suffix, str):
-                raise PlanError(f"suffix={suffix!r} is not text")
+            left, right = self._join_keys(other, on, left_on, right_on, suffix)
             clocks = [clock_needed(s.node, "join_within") for s in (self, other)]
             fields, renamed = self._beside(other, right, suffix)
             return Stream(
@@ -520,7 +506,17 @@ class Stream:
                 )
             )
 
-    def _joinable(self, other: Stream, left: list[str], right: list[str]) -> None:
+    def _join_keys(
+        self, other: Stream, on: Any, left_on: Any, right_on: Any, suffix: Any
+    ) -> tuple[list[str], list[str]]:
+        """The keys of both sides of a join, checked."""
+        given = (on is None, left_on is None, right_on is None)
+        if given not in ((False, True, True), (True, False, False)):
+            raise PlanError("give on=, or both left_on= and right_on=")
+        if not isinstance(suffix, str):
+            raise PlanError(f"suffix={suffix!r} is not text")
+        left = column_names(on if on is not None else left_on, "left_on=")
+        right = column_names(on if on is not None else right_on, "right_on=")
         if not left or len(left) != len(right):
             raise PlanError("both sides need the same number of keys, at least one")
         self._known(*left)
@@ -534,6 +530,7 @@ class Stream:
                 )
             if pa.types.is_nested(x):
                 raise PlanError(f"'{a}' is {type_name(x)}, which cannot be a key")
+        return left, right
 
     def _beside(
         self, other: Stream, keys: list[str], suffix: str

@@ -167,3 +167,14 @@ def test_leaving_a_bounded_job_waits_for_it():
 def test_a_job_stopped_by_its_own_sink_ends():
     job = hr.from_source(_Busy()).start(on="box", to=lambda batch: job.stop())
     assert job.wait(20)
+
+
+@pytest.mark.parametrize("window", [hr.tumbling("1s"), hr.sliding("2s", "1s"), hr.session("1s")])
+def test_a_function_that_turns_time_back_is_told(window):
+    events = []
+    for s in range(1, 30):
+        events += [records({"k": "a", "at": seconds(s)}), watermark(seconds(s))]
+    stream = script(events, schema=SCHEMA).event_time("at")
+    turned = stream.map(lambda r: {"k": r.k, "at": seconds(0)}, schema=SCHEMA)
+    with pytest.raises(hr.StepError, match="another event time"):
+        turned.window(window).count().collect(on=hr.Box(workers=1))

@@ -205,6 +205,14 @@ def test_a_window_over_a_window_and_over_a_join(engine):
     assert unique(pairs) == {(moment(0), moment(12_000_000), 48 + 46)}
 
 
+def test_the_time_of_a_pair_whose_key_is_a_time(engine):
+    left = hr.from_items([{"ref": seconds(9), "at": seconds(5)}]).event_time("at")
+    right = hr.from_items([{"at": seconds(9), "v": 1}]).event_time("at")
+    pairs = left.join_within(right, left_on="ref", right_on="at", after="5s")
+    got = pairs.window(hr.tumbling("1s")).count("c").collect(on=engine)
+    assert tuples(got) == [(moment(9_000_000), moment(10_000_000), 1)]  # that of its later record
+
+
 def test_a_union_of_streams_with_event_time(engine):
     a = stream_of([{"k": "a", "n": 1, "x": 1.0, "at": seconds(i)} for i in range(10)])
     b = stream_of([{"k": "b", "n": 1, "x": 1.0, "at": seconds(i)} for i in range(5, 15)])

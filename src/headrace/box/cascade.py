@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from headrace.box.bundle import Bundle
 from headrace.box.container import Container, State
 from headrace.windows import BEGINNING
@@ -60,6 +62,8 @@ class Vertex:
         most: int = 1 << 30,
     ) -> None:
         self.name, self.transform, self.joint, self.most = name, transform, joint, most
+        self.schema: pa.Schema | None = None
+        """The columns it gives."""
         self.lanes = [Lane(self, i) for i in range(lanes)]
         self.outputs: list[tuple[Vertex, int]] = []
         self.depth = 0
@@ -95,7 +99,6 @@ class Cascade:
         """For those who read: there may be room."""
         self.bytes = 0
         self.in_flight = 0
-        self.peak = 0
         self.checker = checker
 
     # Containers and their links
@@ -180,7 +183,6 @@ class Cascade:
         container.deposited += 1
         self.in_flight += 1
         self.bytes += bundle.nbytes
-        self.peak = max(self.peak, self.bytes)
 
     def claim(self, container: Container) -> Bundle:
         """Take a bundle to process it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -124,8 +125,6 @@ class Box:
     def write(self, node: Node, sink: Sink) -> None:
         """The records into a sink, committed once all are there."""
         ends(node, "write")
-        import time
-
         self._finish(node, Written(sink, node.schema, None, time.time), alone=True)
 
     def run(self, node: Node) -> None:

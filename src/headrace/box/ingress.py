@@ -104,7 +104,6 @@ class Ingress:
             steps.append(step)
             step = step.input
         assert isinstance(step, Read)
-        self.node, self.read = node, step
         self.event = node if isinstance(node, EventTime) else None
         self.source = step.source
         self.bounded = bool(getattr(self.source, "bounded", True))

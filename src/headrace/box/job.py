@@ -18,6 +18,7 @@ from headrace.box.evaluator import BundleWork, ReadWork, TaskWork, WatermarkWork
 from headrace.box.ingress import Ingress, Pace, Reader
 from headrace.box.network import Network
 from headrace.box.scheduler import scheduler_of
+from headrace.box.sinks import sink_of
 from headrace.errors import EngineError, HeadraceError
 from headrace.jobs import Output, Progress, SourceProgress, StageProgress
 from headrace.windows import BEGINNING, FOREVER
@@ -54,8 +55,6 @@ class Run:
         self.scheduler = scheduler_of(scheduler)
         network = Network(workers)
         self.sinks = []
-        from headrace.box.sinks import sink_of
-
         network.count([output.node for output in outputs])
         for i, output in enumerate(outputs):
             bounded = output.bounded

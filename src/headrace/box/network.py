@@ -251,7 +251,7 @@ class Network:
     def _register(self, vertex: Vertex, node: Node | None) -> Vertex:
         self.vertices.append(vertex)
         if node is not None:
-            vertex.schema = node.schema  # type: ignore[attr-defined]
+            vertex.schema = node.schema
             self.clocks.append((vertex, node))
         return vertex
 
@@ -293,8 +293,8 @@ class Network:
 def _schema(port: Port) -> pa.Schema:
     if isinstance(port, Feed):
         return port.node.schema
-    found: pa.Schema = port.schema  # type: ignore[attr-defined]
-    return found
+    assert port.schema is not None
+    return port.schema
 
 
 def _topological(vertices: list[Vertex]) -> list[Vertex]:

@@ -23,7 +23,6 @@ class Collected:
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self.bundles: list[Bundle] = []
-        self.lock = threading.Lock()
 
     def process(self, bundle: Bundle, out: Out) -> None:
         self.bundles.append(bundle)

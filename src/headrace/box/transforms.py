@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.box.bundle import Bundle
-from headrace.errors import HeadraceError, StepError
+from headrace.errors import EngineError, HeadraceError, StepError
 from headrace.kernels.aggregate import by_shard
 from headrace.kernels.chain import Chain, as_bundle
 from headrace.kernels.expressions import compile_expression, evaluate
@@ -151,7 +151,13 @@ class Held:
         parts.sort(key=lambda b: b.order)
         if not parts:
             return pa.RecordBatch.from_pylist([], schema)
-        return pa.concat_batches([p.batch for p in parts])
+        try:
+            return pa.concat_batches([p.batch for p in parts])
+        except pa.ArrowInvalid as error:
+            raise EngineError(
+                "a sort, a join or a key_by on the box holds at most 2 GB of text in a column "
+                f"({error}); run it on Spark, or drop columns before it"
+            ) from error
 
 
 class AtEnd:

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.kernels.aggregate import shards_of
+from headrace.kernels.aggregate import by_shard
+from headrace.kernels.expressions.hashing import hash_columns
 from headrace.kernels.expressions.kernel import validity
 from headrace.kernels.group import Grouper, _coded, is_fixed, key_words
 from headrace.kernels.native import multimap
@@ -90,8 +91,6 @@ class Side:
         columns = [batch.column(n) for n in self.keys]
         if self.exact:
             return key_words(columns[0]).astype(np.int64, copy=False)
-        from headrace.kernels.expressions.hashing import hash_columns
-
         return hash_columns([_coded(c) for c in columns], batch.num_rows).view(np.int64)
 
 
@@ -241,13 +240,8 @@ def sharded(
     batch: pa.RecordBatch, keys: Sequence[str], shards: int, *, drop_null: bool
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """A bundle by the shard of its keys; rows with a null key left out if they match nothing."""
-    from headrace.kernels.aggregate import by_shard
-
     columns = [batch.column(n) for n in keys]
     if drop_null and any(c.null_count for c in columns):
         batch = batch.filter(pa.array(_all_valid(columns, batch.num_rows)))
         columns = [batch.column(n) for n in keys]
     yield from by_shard(batch, columns, shards)
-
-
-__all__ = ["Bucket", "TemporalJoin", "equi_join", "matched", "sharded", "shards_of"]

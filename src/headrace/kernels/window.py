@@ -10,20 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import ExpressionError, StepError
-from headrace.kernels.aggregate import Aggregation, Merge, Partial, _rows, by_shard
+from headrace.kernels.aggregate import Aggregation, _rows, by_shard
 from headrace.kernels.chain import blame
 from headrace.kernels.expressions.kernel import numbers
 from headrace.kernels.group import Grouper
 from headrace.kernels.native import panes
-from headrace.plan.batch import ORDERED
-from headrace.plan.nodes import GroupBy
 from headrace.plan.time import END, START
 from headrace.windows import EventClock, Session, Window
-
-
-def is_ordered(node: GroupBy) -> bool:
-    """Whether the order in which records came matters to a result."""
-    return any(aggregate.kind in ORDERED for _, aggregate in node.aggregates)
 
 
 def event_times(batch: pa.RecordBatch, clock: EventClock) -> np.ndarray[Any, Any]:
@@ -64,12 +57,6 @@ def rows_by_pane(ids: Any, low: int, high: int) -> Iterator[tuple[int, Any]]:
             yield low + i, rows[starts[i] : starts[i + 1]]
 
 
-def time_type(node: GroupBy, schema: pa.Schema) -> pa.DataType:
-    """The type of a window's start and end: that of the event time."""
-    assert node.clock is not None
-    return schema.field(node.clock.columns[0]).type
-
-
 def windowed(
     result: pa.RecordBatch, keys: int, starts: Any, ends: Any, schema: pa.Schema
 ) -> pa.RecordBatch:
@@ -78,6 +65,14 @@ def windowed(
     times = [pa.array(np.broadcast_to(t, result.num_rows)).cast(kind) for t in (starts, ends)]
     columns = [*result.columns[:keys], *times, *result.columns[keys:]]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def ending_with(
+    result: pa.RecordBatch, keys: int, pane: int, window: Window, schema: pa.Schema
+) -> pa.RecordBatch:
+    """Results of the window that ends with a pane."""
+    end = (pane + 1) * window.pane + window.offset
+    return windowed(result, keys, end - window.size, end, schema)
 
 
 def window_schema(bare: pa.Schema, keys: int, kind: pa.DataType) -> pa.Schema:
@@ -123,7 +118,7 @@ class Sessions:
         window = aggregation.node.window
         assert isinstance(window, Session)
         self.aggregation, self.schema, self.gap = aggregation, schema, window.gap
-        self.ordered = is_ordered(aggregation.node)
+        self.ordered = aggregation.node.is_ordered
         self.pending: list[tuple[Any, Spans]] = []
         self.due: int | None = None
 
@@ -232,7 +227,7 @@ def session_spans(
     except (ExpressionError, pa.ArrowException) as error:
         raise blame(node.label, aggregation.evaluate, batch, error) from error
     times, rows = event_times(batch, node.clock), batch.num_rows
-    if is_ordered(node):
+    if node.is_ordered:
         ids, count = np.arange(rows), rows
     else:
         groups = _groups(keys, rows)
@@ -257,20 +252,3 @@ def session_spans(
         mine = numbers(part.column(part.num_columns - 1), np.int64)
         bare = _batch(part.columns[:-1], aggregation.partial_schema, part.num_rows)
         yield shard, Spans(bare, first[mine], last[mine])
-
-
-__all__ = [
-    "Merge",
-    "Partial",
-    "Sessions",
-    "Spans",
-    "assign",
-    "event_times",
-    "is_ordered",
-    "pane_ids",
-    "rows_by_pane",
-    "session_spans",
-    "time_type",
-    "window_schema",
-    "windowed",
-]

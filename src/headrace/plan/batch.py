@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import pyarrow as pa
 from sqlglot import exp
@@ -13,7 +15,6 @@ from headrace.plan.nodes import (
     GroupBy,
     Join,
     JoinWithin,
-    Late,
     Narrow,
     Node,
     Project,
@@ -22,9 +23,6 @@ from headrace.plan.nodes import (
 )
 from headrace.plan.time import END, START
 from headrace.windows import Window
-
-ORDERED = {"first", "last", "collect", "user"}
-"""Aggregates whose result follows the order of the input."""
 
 
 def windows_as_keys(node: Node) -> Node:
@@ -39,16 +37,13 @@ def windows_as_keys(node: Node) -> Node:
     return walk(node)
 
 
-def _rewritten(node: Node, walk: object) -> Node:
-    assert callable(walk)
+def _rewritten(node: Node, walk: Callable[[Node], Node]) -> Node:
     if isinstance(node, (Narrow, Wide)):
         node = replace(node, input=walk(node.input))
     elif isinstance(node, (Join, JoinWithin)):
         node = replace(node, left=walk(node.left), right=walk(node.right))
     elif isinstance(node, Union):
         node = replace(node, parts=tuple(walk(p) for p in node.parts))
-    elif isinstance(node, Late):
-        node = replace(node, of=walk(node.of))
     if isinstance(node, GroupBy) and isinstance(node.window, Window) and not by_panes(node):
         return _grouped(node)
     return node
@@ -60,8 +55,7 @@ PANE = "__pane"
 def by_panes(node: GroupBy) -> bool:
     """Whether a sliding window is best put together from panes: unless input order matters."""
     window = node.window
-    ordered = any(aggregate.kind in ORDERED for _, aggregate in node.aggregates)
-    return isinstance(window, Window) and window.panes > 1 and not ordered
+    return isinstance(window, Window) and window.panes > 1 and not node.is_ordered
 
 
 def in_panes(node: GroupBy) -> tuple[AssignWindows, GroupBy]:
@@ -90,13 +84,7 @@ def _grouped(node: GroupBy) -> Node:
     grouped = replace(
         node, schema=pa.schema(fields), input=assigned, keys=keys, window=None, clock=None
     )
-    end: Expr = col(START) + lit(_interval(node.window.size))
+    end: Expr = col(START) + lit(timedelta(microseconds=node.window.size))
     columns: list[tuple[str, exp.Expr]] = [(n, col(n).tree) for n in node.schema.names]
     columns = [(n, end.tree if n == END else t) for n, t in columns]
     return Project(node.schema, node.step, grouped, tuple(columns), "select")
-
-
-def _interval(micros: int) -> object:
-    import datetime
-
-    return datetime.timedelta(microseconds=micros)

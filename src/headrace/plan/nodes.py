@@ -306,6 +306,11 @@ class GroupBy(Wide):
     """With a window: where the records have their event time."""
 
     @property
+    def is_ordered(self) -> bool:
+        """Whether the order in which records came matters to a result."""
+        return any(aggregate.is_ordered for _, aggregate in self.aggregates)
+
+    @property
     def name(self) -> str:
         return self.method
 

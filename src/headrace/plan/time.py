@@ -56,11 +56,13 @@ def _clock(node: Node) -> EventClock | tuple[EventClock, Node] | None:
     if isinstance(node, GroupBy):
         return EventClock((END,), -1) if node.window is not None else None
     if isinstance(node, JoinWithin):
-        names = dict(node.renamed)
-        right = tuple(names[c] for c in node.right_clock.columns if c in names)
+        # A key comes out once, under the left name, and is the same on both sides.
+        names = dict(node.renamed) | dict(zip(node.right_on, node.left_on, strict=True))
+        right = tuple(names[c] for c in node.right_clock.columns)
         if node.left_clock.shift != node.right_clock.shift:
             return None
-        return EventClock((*node.left_clock.columns, *right), node.left_clock.shift)
+        columns = dict.fromkeys((*node.left_clock.columns, *right))
+        return EventClock(tuple(columns), node.left_clock.shift)
     if isinstance(node, Union):
         clocks = [_clock(part) for part in node.parts]
         return clocks[0] if all(c == clocks[0] for c in clocks) else None

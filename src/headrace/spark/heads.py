@@ -19,7 +19,13 @@ from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import numbers
 from headrace.kernels.order import Top
 from headrace.kernels.sliding import slid, sliding_state
-from headrace.kernels.window import Sessions, pane_ids, rows_by_pane, session_spans, windowed
+from headrace.kernels.window import (
+    Sessions,
+    ending_with,
+    pane_ids,
+    rows_by_pane,
+    session_spans,
+)
 from headrace.plan.nodes import GroupBy, TopK
 from headrace.spark.bundles import Batches, received
 from headrace.types import normal_batch
@@ -146,8 +152,7 @@ class SlidingHead:
                 parts = {n: partial(bare.take, pa.array(rows)) for n, rows in panes}
             state = sliding_state(whole, ordered=False)
             for number, found in slid(state, window, parts, low, FOREVER):
-                end = (number + 1) * window.pane + window.offset
-                done = windowed(found, keys, end - window.size, end, self.node.schema)
+                done = ending_with(found, keys, number, window, self.node.schema)
                 yield done.select(list(columns))
 
 
