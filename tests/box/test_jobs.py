@@ -271,6 +271,43 @@ def test_memory_bounds_what_is_in_flight():
     assert most[0] < 600_000
 
 
+class Slow(hr.Transform):
+    """Takes its time over every watermark."""
+
+    def process(self, bundle, out):
+        out.emit(bundle)
+
+    def on_watermark(self, when, out):
+        time.sleep(0.002)
+
+
+class Hasty:
+    """A watermark after every record, as fast as they are taken."""
+
+    schema, bounded, watermarks = Ticker.schema, False, True
+
+    def splits(self, parallelism):
+        return [self]
+
+    def read(self, columns):
+        for n in range(10**9):
+            at = pa.array([moment(n)], self.schema.field("at").type)
+            yield pa.record_batch({"n": pa.array([n]), "at": at})
+            yield hr.Watermark(n)
+
+
+def test_epochs_do_not_pile_up_before_a_slow_watermark():
+    stream = hr.from_source(Hasty()).event_time("at").transform(Slow)
+    job = stream.start(on=hr.Box(workers=4))
+    deadline = time.time() + 20
+    while job.progress().records_in < 400 and time.time() < deadline:
+        time.sleep(0.01)
+    told = job.progress()
+    job.stop(drain=False)
+    assert told.records_in >= 400
+    assert told.records_in - told.watermark < 300  # a time here is a number of epochs
+
+
 def test_pinned_evaluators_give_the_same():
     table = pa.table({"n": range(10_000)})
     assert hr.from_arrow(table).count(on=hr.Box(pin=True)) == 10_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 
 import pyarrow as pa
@@ -86,6 +87,50 @@ def test_a_split_that_says_nothing_is_idle_even_if_it_is_asked():
         time.sleep(0.005)
     assert job.progress().records_out >= 2
     job.stop()
+
+
+class _Gate:
+    """Two splits: one goes on for ever, the other sends one old record when it is let."""
+
+    schema = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
+    bounded = False
+
+    def __init__(self):
+        self.open = threading.Event()
+
+    def splits(self, parallelism):
+        return [_GateSplit(self, False), _GateSplit(self, True)]
+
+
+class _GateSplit:
+    def __init__(self, of, old):
+        self.of, self.old = of, old
+
+    def read(self, columns):
+        if not self.old:
+            yield from _Busy().read(columns)
+        self.of.open.wait()
+        times = pa.array([moment(500_000)], self.of.schema.field("at").type)
+        yield pa.record_batch([pa.array(["old"]), times], schema=self.of.schema)
+        while True:
+            yield None
+
+
+def test_a_split_that_wakes_up_keeps_to_what_was_promised_without_it():
+    clock, gate = TestClock(), _Gate()
+    stream = hr.from_source(gate).event_time("at", delay="0s", idle="5s")
+    counts = stream.window(hr.tumbling("1s")).count("c")
+    job = hr.start([counts, stream.late], on=hr.Box(clock=clock, debug=True))
+    deadline = time.time() + 20
+    while job.progress().records_out < 3 and time.time() < deadline:
+        clock.advance(1)
+        time.sleep(0.005)
+    gate.open.set()
+    while not job.progress().late and time.time() < deadline:
+        clock.advance(0.06)
+        time.sleep(0.005)
+    job.stop()
+    assert job.result(1)["k"].to_pylist() == ["old"]
 
 
 def test_an_idle_source_does_not_hold_back_what_it_joins():

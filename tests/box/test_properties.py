@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import pyarrow as pa
@@ -78,6 +79,35 @@ def test_numbers_kept_in_cells(made, window, box):
         lambda rs: (len(rs), rs[0]["n"], None if rs[0]["n"] is None else rs[0]["n"] * len(rs)),
     )  # fmt: skip
     assert rows(got.collect(on=box)) == Counter(want)
+
+
+@settings(max_examples=100)
+@given(made=scripts(), window=WINDOWS, box=boxes())
+def test_every_number_that_cells_keep(made, window, box):
+    rows_in, stream = made
+    plain = stream.with_columns(
+        p="coalesce(n, 0) % 2", m="coalesce(n, -9)", f="coalesce(x, 0D)", b="coalesce(n, 0) > 1"
+    )
+    got = plain.key_by("p").window(window).agg(
+        hi=hr.max("m"), lo=hr.min("m"), s=hr.sum("m"), fhi=hr.max("f"), flo=hr.min("f"),
+        fs=hr.sum("f"), mean=hr.mean("m"), any=hr.max("b"), c=hr.count("f"),
+    )  # fmt: skip
+
+    def result(rs):
+        m = [-9 if r["n"] is None else r["n"] for r in rs]
+        f = [0.0 if r["x"] is None else r["x"] for r in rs]
+        b = [(r["n"] or 0) > 1 for r in rs]
+        mean = sum(m) / len(m)
+        return max(m), min(m), sum(m), max(f), min(f), sum(f), mean, max(b), len(f)
+
+    def key(row):  # the sign of Java's remainder is the dividend's
+        return (int(math.fmod(row["n"] or 0, 2)),)
+
+    want = windowed(rows_in, window, key, result)
+    as_table = pa.Table.from_pylist(
+        [dict(zip(got.columns, row, strict=True)) for row in want], got.schema
+    )
+    assert rows(got.collect(on=box)) == rows(as_table)
 
 
 @settings(max_examples=100)

@@ -102,8 +102,6 @@ class Written:
             if self.writer is None:
                 self._begin()
             self.writer.write(bundle.batch)
-            if self.every is not None and self.now() - self.last >= 2 * self.every:
-                self._commit()  # no watermark has come for long
 
     def _begin(self) -> None:
         if hasattr(self.sink, "begin"):
