@@ -154,7 +154,8 @@ def test_a_persons_own_source_and_sink(engine):
     sink = Kept()
     hr.from_source(Squares(100)).select("square").write_to(sink, on=engine)
     got = pa.Table.from_batches(sink.kept)["square"].to_pylist()
-    assert got == [n * n for n in range(100)]
+    # The box writes bundles as they are done: which of two splits comes first is not promised.
+    assert sorted(got) == [n * n for n in range(100)]
 
 
 def test_a_sink_is_told_that_the_job_failed(engine):
