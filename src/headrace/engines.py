@@ -35,7 +35,7 @@ class Engine(Protocol):
     def run(self, node: Node) -> None:
         """Run for the effect of its functions alone."""
 
-    def start(self, outputs: Sequence[Output]) -> Job:
+    def start(self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None) -> Job:
         """Start a job in the background, and return at once."""
 
     def where(self, stage: Stage) -> list[str]:

@@ -110,8 +110,12 @@ class Job(Protocol):
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end; false if it has not come in time. Raises what went wrong."""
 
-    def stop(self, *, drain: bool = True, timeout: float | None = None) -> bool:
-        """Stop reading and finish what was read; or, without ``drain``, stop at once."""
+    def stop(self, *, drain: bool | None = None, timeout: float | None = None) -> bool:
+        """Stop reading and finish what was read; with ``drain=False``, stop at once.
+
+        Windows that are open are closed with what they have, unless the job has a checkpoint:
+        there they stay open for the next start.
+        """
 
     def progress(self) -> Progress:
         """How far it is, and how fast."""
@@ -123,7 +127,9 @@ class Job(Protocol):
         """What a job started without ``to=`` has given so far."""
 
 
-def start(outputs: Sequence[Any], on: Any = None) -> Job:
+def start(
+    outputs: Sequence[Any], on: Any = None, *, checkpoint: Any = None, trigger: Any = None
+) -> Job:
     """Start several outputs as one job, so that their sources are read once.
 
     Each is a stream, or a pair of a stream and where it goes: ``hr.start([(fares, sink),
@@ -146,5 +152,5 @@ def start(outputs: Sequence[Any], on: Any = None) -> Job:
         found.append(stream._output(to))
     if not found:
         raise PlanError("start: there is nothing to start; give a list of streams")
-    job: Job = resolve(on).start(found)
+    job: Job = resolve(on).start(found, checkpoint, trigger)
     return job

@@ -640,13 +640,18 @@ class Stream:
         """How many records there are."""
         return int(_only(self.agg(**{VALUE: count()}).collect(on)))
 
-    def start(self, on: Any = None, *, to: Any = None) -> Job:
-        """Run in the background: ``job = stream.start(on="box")``, then ``job.wait()``.
+    def start(
+        self, on: Any = None, *, to: Any = None, checkpoint: Any = None, trigger: Any = None
+    ) -> Job:
+        """Run in the background: ``job = stream.start()``, then ``job.wait()``.
 
         Results go to ``to``: a sink, or a function that is given each bundle, one at a time.
-        Without it they are kept in memory, for ``job.result()``.
+        Without it they are kept in memory, for ``job.result()``. On Spark, ``checkpoint`` is the
+        folder a job that was stopped or killed goes on from, and ``trigger`` says how often a
+        batch begins (``"500ms"``; at once if not given), or ``"available-now"``: what is there,
+        and no more.
         """
-        return resolve(on).start([self._output(to)])
+        return resolve(on).start([self._output(to)], checkpoint, trigger)
 
     def _output(self, to: Any) -> Output:
         with self._building("start"):
@@ -882,9 +887,10 @@ class Outlet:
     sink: Sink
     on: Any = None
 
-    def start(self, on: Any = None) -> Job:
-        """Run in the background."""
-        return self.stream.start(on if on is not None else self.on, to=self.sink)
+    def start(self, on: Any = None, *, checkpoint: Any = None, trigger: Any = None) -> Job:
+        """Run in the background; see ``Stream.start``."""
+        on = on if on is not None else self.on
+        return self.stream.start(on, to=self.sink, checkpoint=checkpoint, trigger=trigger)
 
 
 def _late(node: EventTime) -> Late:

@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from headrace.box.clock import Clock
 from headrace.box.job import BoxJob, Run
-from headrace.box.network import check
 from headrace.box.scheduler import SCHEDULERS, scheduler_of
 from headrace.box.sinks import Collected, Discarded, Written
 from headrace.errors import PlanError
@@ -34,6 +33,7 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.stages import Stage
+from headrace.plan.time import is_bounded, refuse_endless
 
 _BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -132,10 +132,19 @@ class Box:
         ends(node, "run")
         self._finish(node, Discarded())
 
-    def start(self, outputs: Sequence[Output]) -> BoxJob:
+    def start(
+        self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None
+    ) -> BoxJob:
         """Start a job with one or more outputs, and return at once."""
+        if checkpoint is not None:
+            raise PlanError(
+                "the box keeps no checkpoints, so it could not go on from one; leave it out, or "
+                "run on Spark"
+            )
+        if trigger is not None:
+            raise PlanError("the box has no batches to trigger; leave trigger= out")
         for output in outputs:
-            check(output.node)
+            refuse_endless(output.node)
         run = self._run(outputs)
         run.start()
         return BoxJob(run, outputs)
@@ -170,9 +179,8 @@ class Box:
 
 def ends(node: Node, what: str) -> None:
     """Refuse to wait for the end of input that has none."""
-    from headrace.plan.time import is_bounded
 
-    check(node)
+    refuse_endless(node)
     if not is_bounded(node):
         raise PlanError(f"{what} waits for the end, and the input never ends; use start()")
 

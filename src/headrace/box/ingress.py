@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import logging
 import threading
 from collections import deque
@@ -21,12 +20,10 @@ from headrace.box.container import Container
 from headrace.errors import EngineError, HeadraceError, StepError
 from headrace.io.source import SetAside, Split, Watermark, at_most, sequences
 from headrace.kernels.chain import Chain, compile_chain
-from headrace.kernels.expressions import compile_expression, evaluate
-from headrace.kernels.expressions.kernel import numbers
 from headrace.kernels.native import panes
-from headrace.kernels.rows import rows_of
+from headrace.kernels.watermark import is_by_source, late_records, punctuation_of, times_of
 from headrace.plan.nodes import EventTime, Narrow, Read
-from headrace.types import INTERVAL, normal_batch
+from headrace.types import normal_batch
 from headrace.windows import BEGINNING, FOREVER, Window, show_duration, show_time
 
 LEAST, MOST = 1 << 10, 80 * 1024
@@ -132,7 +129,7 @@ class Ingress:
         self.notes: list[str] = []
         self.ended = False
         self.stopping = False
-        self.punctuation = self._punctuation()
+        self.punctuation = None if self.event is None else punctuation_of(self.event, self.schema)
 
     # Beginning and end
 
@@ -275,8 +272,7 @@ class Ingress:
 
     @property
     def _by_source(self) -> bool:
-        event = self.event
-        return event is not None and event.delay is None and event.punctuation is None
+        return self.event is not None and is_by_source(self.event)
 
     # Reading, by threads of their own
 
@@ -410,13 +406,9 @@ class Ingress:
     def _seen(self, reader: Reader, batch: pa.RecordBatch) -> None:
         if self.event is None or self.event.delay is None or not batch.num_rows:
             return
-        reader.newest = max(reader.newest, int(self._times(batch).max()))
+        reader.newest = max(reader.newest, int(times_of(self.event, batch).max()))
         reader.watermark = max(reader.watermark, reader.newest - self.event.delay)
         self._advance()
-
-    def _times(self, batch: pa.RecordBatch) -> Any:
-        assert self.event is not None
-        return numbers(batch.column(self.event.column), np.int64)
 
     def _on_time(self, reader: Reader, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The records at or above their split's watermark; those below go to the late side.
@@ -428,7 +420,7 @@ class Ingress:
         assert self.event is not None
         if not batch.num_rows:
             return batch
-        times, marks = self._times(batch), np.empty(batch.num_rows, np.int64)
+        times, marks = times_of(self.event, batch), np.empty(batch.num_rows, np.int64)
         floor, delay = max(reader.watermark, reader.floor), self.event.delay
         newest = max(reader.newest, int(times[0])) if delay is not None else 0
         late = panes.late_rows(times, newest, -1 if delay is None else delay, floor, marks)
@@ -446,14 +438,7 @@ class Ingress:
             )
         self.late += batch.num_rows
         assert self.event is not None
-        kind = batch.schema.field(self.event.column).type
-        lateness, promised = pa.array(marks - times).cast(INTERVAL), pa.array(marks).cast(kind)
-        taken = batch.schema.names
-        names = [f"_{n}" if n in taken else n for n in ("late_by", "watermark")]
-        fields = [pa.field(names[0], INTERVAL), pa.field(names[1], kind)]
-        told = pa.RecordBatch.from_arrays(
-            [*batch.columns, lateness, promised], schema=pa.schema([*batch.schema, *fields])
-        )
+        told = late_records(self.event, batch, times, marks)
         self.kept_late.append(told)
         self.kept_rows += told.num_rows
         while self.kept_rows > _KEPT_LATE and len(self.kept_late) > 1:
@@ -505,37 +490,6 @@ class Ingress:
         if self.fine:
             return self.since_cut >= MOST or self.clock.now() - self.cut_at >= self.flush
         return not self.grains and self.since_cut >= 16 * MOST
-
-    def _punctuation(self) -> Callable[[pa.RecordBatch], Iterator[tuple[int, int]]] | None:
-        """The rows that announce a watermark, and which."""
-        said = None if self.event is None else self.event.punctuation
-        if said is None:
-            return None
-        assert self.event is not None
-        label = f"{self.event.label}, punctuation="
-        if callable(said):
-            function = said
-
-            def called(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
-                for i, row in enumerate(rows_of(batch)):
-                    try:
-                        time = function(row)
-                    except Exception as error:
-                        raise StepError(f"{label} failed on {row!r}: {error}") from error
-                    if isinstance(time, (int, datetime.datetime)) and not isinstance(time, bool):
-                        yield i, Watermark(time).micros
-                    elif time is not None:
-                        raise StepError(f"{label} gave {time!r}; give a datetime or None")
-
-            return called
-        kernel = compile_expression(said, self.schema)
-
-        def evaluated(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
-            found = evaluate(kernel, batch)
-            for i in np.flatnonzero(found.is_valid().to_numpy(zero_copy_only=False)).tolist():
-                yield i, found[i].value
-
-        return evaluated
 
 
 _END = object()

@@ -374,12 +374,12 @@ class BoxJob:
                 self._run.stop(drain=False)
                 return self._run.wait()
 
-    def stop(self, *, drain: bool = True, timeout: float | None = None) -> bool:
+    def stop(self, *, drain: bool | None = None, timeout: float | None = None) -> bool:
         """Stop reading, finish what was read, and close every window with what it has.
 
         With ``drain=False`` it stops at once, and what was not delivered is dropped.
         """
-        self._run.stop(drain)
+        self._run.stop(drain is not False)
         if threading.current_thread() in self._run.threads:
             return False  # called by a function of the job itself: it ends after that returns
         return self._run.wait(timeout)

@@ -48,11 +48,8 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.prune import columns_of
-from headrace.plan.time import clock_of, is_bounded, nodes_of
+from headrace.plan.time import clock_of, nodes_of, refuse_endless
 from headrace.windows import Session, Window
-
-_ENDING = (Sort, Limit, TopK, KeyBy, Join)
-"""Steps that need all of their input before they give anything."""
 
 
 @dataclass
@@ -101,7 +98,7 @@ class Network:
         """Learn which steps are read by several others, before any is built."""
         seen: set[int] = set()
         for output in nodes:
-            check(output)
+            refuse_endless(output)
             self.readers[id(output)] += 1
             for each in nodes_of(output):
                 if id(each) not in seen:
@@ -321,18 +318,3 @@ def _custom(node: Custom) -> Any:
         return node.make()
     except Exception as error:
         raise PlanError(f"{node.label}: {node.detail} failed: {error}") from error
-
-
-def check(node: Node) -> None:
-    """Refuse steps that would never give anything on input that does not end."""
-    for each in nodes_of(node):
-        never = isinstance(each, _ENDING) or (isinstance(each, GroupBy) and each.window is None)
-        if never and not is_bounded(each):
-            way = "use a window before it"
-            if isinstance(each, Join):
-                way = "use join_within"
-            elif isinstance(each, (Sort, Limit, KeyBy)):
-                way = "it takes input that ends"
-            raise PlanError(
-                f"{each.label}: the input never ends, so this would never give anything; {way}"
-            )

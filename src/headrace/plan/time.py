@@ -15,13 +15,18 @@ from headrace.plan.nodes import (
     External,
     Filter,
     GroupBy,
+    Join,
     JoinWithin,
+    KeyBy,
     Late,
+    Limit,
     MapBatches,
     MapRows,
     Node,
     Project,
     Read,
+    Sort,
+    TopK,
     Union,
 )
 from headrace.windows import EventClock
@@ -117,3 +122,22 @@ def is_bounded(node: Node) -> bool:
         if isinstance(each, External) and getattr(each.handle, "isStreaming", False):
             return False
     return True
+
+
+_ENDING = (Sort, Limit, TopK, KeyBy, Join)
+"""Steps that need all of their input before they give anything."""
+
+
+def refuse_endless(node: Node) -> None:
+    """Refuse steps that would never give anything on input that does not end."""
+    for each in nodes_of(node):
+        never = isinstance(each, _ENDING) or (isinstance(each, GroupBy) and each.window is None)
+        if never and not is_bounded(each):
+            way = "use a window before it"
+            if isinstance(each, Join):
+                way = "use join_within"
+            elif isinstance(each, (Sort, Limit, KeyBy)):
+                way = "it takes input that ends"
+            raise PlanError(
+                f"{each.label}: the input never ends, so this would never give anything; {way}"
+            )

@@ -8,7 +8,7 @@ import os
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -76,7 +76,7 @@ from headrace.spark.heads import (
     TopHead,
 )
 from headrace.spark.session import our_meaning
-from headrace.spark.stage import Program, Task, by_value
+from headrace.spark.stage import Program, Task, bare, by_value
 from headrace.windows import Session
 
 _SHARD_BYTES = 32 << 20
@@ -373,8 +373,3 @@ def columns_read(steps: Sequence[Narrow], names: Sequence[str], ending: Ending) 
     """The columns that steps and an ending need of what comes in."""
     needed = columns_needed(ending.node) if isinstance(ending, PartialEnding) else None
     return prune(steps, names, needed)[1]
-
-
-def bare(node: Any) -> Any:
-    """A step without what comes before it, so that a worker is sent just the step."""
-    return replace(node, input=None)

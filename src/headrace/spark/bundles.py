@@ -78,7 +78,7 @@ class Sender:
 
     def rows(self, bundles: Iterable[tuple[int, pa.RecordBatch]]) -> Batches:
         for shard, batch in bundles:
-            for part in _parts(batch):
+            for part in parts_of(batch):
                 columns = [[shard], [self.place], [pack(part)]]
                 self.place += 1
                 yield pa.RecordBatch.from_arrays(
@@ -87,7 +87,7 @@ class Sender:
                 )
 
 
-def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def parts_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """A large bundle in pieces that Spark's rows can hold."""
     pieces = max(1, -(-batch.nbytes // (4 * _SOME_BYTES)))
     size = max(1, -(-batch.num_rows // pieces))

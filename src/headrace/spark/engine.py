@@ -16,6 +16,7 @@ from headrace.plan.batch import windows_as_keys
 from headrace.plan.explain import LOCK
 from headrace.plan.nodes import External, Join, JoinWithin, Late, Node, Read, Sort, Union
 from headrace.plan.stages import Stage, stages_of
+from headrace.plan.time import refuse_endless
 
 
 class Spark:
@@ -104,9 +105,14 @@ class Spark:
         with told():
             return Lowering(self.session).rows(stages_of(windows_as_keys(node)))
 
-    def start(self, outputs: Sequence[Output]) -> Job:
-        """Jobs in the background are the box's for now."""
-        raise PlanError("start() runs on the box; pass on='box'")
+    def start(self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None) -> Job:
+        """Start a streaming query in the background, and return at once."""
+        from headrace.spark.streaming import start_stream, trigger_of
+
+        trigger_of(trigger)
+        for output in outputs:
+            refuse_endless(output.node)
+        return start_stream(self.session, outputs, checkpoint, trigger)
 
     @contextlib.contextmanager
     def _lowering(self) -> Iterator[Any]:

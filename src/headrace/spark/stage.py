@@ -10,8 +10,8 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import cloudpickle
 import pyarrow as pa
@@ -32,38 +32,46 @@ def by_value(thing: Any) -> bytes:
     return data
 
 
+def bare(node: Any) -> Any:
+    """A step without what comes before it, so that a worker is sent just the step."""
+    return replace(node, input=None)
+
+
 @dataclass(frozen=True)
-class Task:
-    """A program on its way to the workers, with where to find what it imports.
+class Shipped:
+    """Something on its way to the workers, with where to find what it imports.
 
     A person's functions may come from modules beside the script. Where a worker sees the same
     folders, as on one machine, it imports from them what the script did.
     """
 
-    program: bytes
+    data: bytes
     path: tuple[str, ...]
 
-    @staticmethod
-    def of(program: Program) -> Task:
+    @classmethod
+    def of(cls, what: Any) -> Self:
         folders = tuple(p for p in (os.path.abspath(p) for p in sys.path) if os.path.isdir(p))
-        return Task(by_value(program), folders)
+        return cls(by_value(what), folders)
 
-    def __call__(self, rows: Batches) -> Batches:
+    def load(self) -> Any:
+        """What was sent, in a worker."""
         one_core()
         sys.path.extend(p for p in self.path if p not in sys.path and os.path.isdir(p))
-        with carrying():
-            yield from self._load().run(rows)
-
-    def _load(self) -> Program:
         try:
-            program = pickle.loads(self.program)
+            return pickle.loads(self.data)
         except ImportError as error:
             raise EngineError(
                 f"a Spark worker cannot import what a function needs ({error}); install it on "
                 "every worker, or ship it with session.sparkContext.addPyFile(…)"
             ) from error
-        assert isinstance(program, Program)
-        return program
+
+
+class Task(Shipped):
+    """A program as the function that Spark calls."""
+
+    def __call__(self, rows: Batches) -> Batches:
+        with carrying():
+            yield from self.load().run(rows)
 
 
 @dataclass(frozen=True)
@@ -83,11 +91,11 @@ class Program:
         ending = self.ending
         if isinstance(ending, PartialEnding):
             node = ending.node
-            plan = _once(self.key, lambda: compile_partial(self.steps, schema, node, self.zone))
+            plan = once(self.key, lambda: compile_partial(self.steps, schema, node, self.zone))
             bundles = _through(plan.chain, self.head.read(rows, plan.chain.columns))
             yield from ending.finish(bundles, place, plan)
         else:
-            chain = _once(self.key, lambda: compile_chain(self.steps, schema, None, self.zone))
+            chain = once(self.key, lambda: compile_chain(self.steps, schema, None, self.zone))
             bundles = _through(chain, self.head.read(rows, chain.columns))
             yield from ending.finish(bundles, place)
 
@@ -100,7 +108,7 @@ def _through(chain: Chain, batches: Batches) -> Batches:
 _COMPILED: dict[str, Any] = {}
 
 
-def _once(key: str, make: Callable[[], Any]) -> Any:
+def once(key: str, make: Callable[[], Any]) -> Any:
     """What a pipeline compiles to, once in a worker's life."""
     if key not in _COMPILED:
         while len(_COMPILED) >= 64:

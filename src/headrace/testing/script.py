@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from headrace.errors import PlanError
 from headrace.io.memory import infer_schema, table_of
-from headrace.io.source import Watermark
+from headrace.io.offsets import OffsetSource, Positions
+from headrace.io.source import Split, Watermark
 from headrace.read import from_source
 from headrace.stream import Stream
 from headrace.testing.clock import TestClock
@@ -81,17 +82,44 @@ def idle() -> Idle:
 
 
 @dataclass(frozen=True, eq=False)
-class ScriptedSource:
-    """A source of one split for each script."""
+class ScriptedSource(OffsetSource):
+    """A source of one split for each script; a position is the number of events acted out."""
 
     scripts: tuple[tuple[Event, ...], ...]
     schema: pa.Schema
     clock: TestClock | None = None
-    bounded: bool = True
+    bounded: bool = True  # type: ignore[misc]
+    ends: bool = False
+    at_once: int = 1
     watermarks: bool = True
 
-    def splits(self, parallelism: int) -> list[ScriptedSplit]:
-        return [ScriptedSplit(s, self.schema, self.clock, self.bounded) for s in self.scripts]
+    def splits(self, parallelism: int) -> list[Split]:
+        silent = not self.bounded and not self.ends
+        return [ScriptedSplit(s, self.schema, self.clock, silent) for s in self.scripts]
+
+    def initial(self) -> Positions:
+        return {str(i): 0 for i in range(len(self.scripts))}
+
+    def latest(self, since: Positions) -> Positions:
+        if self.clock is not None:
+            raise PlanError("a script that turns a clock runs on the box; pass on='box'")
+        return {
+            str(i): min(since[str(i)] + self.at_once, len(script))
+            for i, script in enumerate(self.scripts)
+        }
+
+    def between(
+        self, start: Positions, end: Positions, parallelism: int
+    ) -> list[tuple[str, Split]]:
+        return [
+            (name, ScriptedSplit(self.scripts[int(name)][start[name] : end[name]], self.schema))
+            for name in end
+            if end[name] > start[name]
+        ]
+
+    def ended(self, at: Positions) -> bool:
+        done = all(at[str(i)] == len(script) for i, script in enumerate(self.scripts))
+        return done and (self.bounded or self.ends)
 
     def __str__(self) -> str:
         return f"a script of {len(self.scripts)} splits"
@@ -103,8 +131,9 @@ class ScriptedSplit:
 
     events: tuple[Event, ...]
     schema: pa.Schema
-    clock: TestClock | None
-    bounded: bool
+    clock: TestClock | None = None
+    silent: bool = False
+    """Whether it goes on after its last event."""
 
     def read(self, columns: Sequence[str]) -> Iterator[Any]:
         for event in self.events:
@@ -121,7 +150,7 @@ class ScriptedSplit:
                 yield None
             else:
                 yield event
-        while not self.bounded:
+        while self.silent:
             yield None
 
     def _batches(self, what: Any) -> Iterator[pa.RecordBatch]:
@@ -137,10 +166,14 @@ def script(
     schema: Any = None,
     clock: TestClock | None = None,
     bounded: bool = True,
+    ends: bool = False,
+    at_once: int = 1,
 ) -> Stream:
     """A stream that acts out scripts, one for each split.
 
-    With ``bounded=False`` the splits go on in silence after their last event, until the job stops.
+    With ``bounded=False`` it is a stream to run with ``start``: the splits go on in silence after
+    their last event until the job stops, or with ``ends=True`` the job ends there. On Spark each
+    micro-batch takes ``at_once`` events of every split.
     """
     if schema is None:
         first: Any = next(
@@ -153,4 +186,5 @@ def script(
         )
     else:
         known = to_schema(schema)
-    return from_source(ScriptedSource(tuple(map(tuple, scripts)), known, clock, bounded))
+    acted = tuple(map(tuple, scripts))
+    return from_source(ScriptedSource(acted, known, clock, bounded, ends, at_once))

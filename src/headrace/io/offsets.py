@@ -1,0 +1,143 @@
+"""Sources that know how far they have been read, and can read any part again.
+
+Such a source has *splits* by name and a *position* in each, anything that JSON can hold. An engine
+asks where the splits end now, and reads what lies between two positions; it keeps the positions,
+so that a job that was killed reads the same records again. This is a whole source:
+
+    class Counter(OffsetSource):
+        schema = pa.schema([("n", pa.int64())])
+
+        def initial(self):
+            return {"all": 0}
+
+        def latest(self, since):
+            return {"all": since["all"] + 1000}
+
+        def between(self, start, end, parallelism):
+            return [("all", Numbers(start["all"], end["all"]))]
+
+``Numbers`` is a split as in ``headrace.io.source``: its ``read`` yields record batches and ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import PlanError
+from headrace.io.source import Source, Split
+
+Positions = dict[str, Any]
+_POLL = 0.01
+"""How long an engine without batches of its own waits before it asks again, in seconds."""
+
+
+class OffsetSource:
+    """What a source of positions is; on the box, each of its splits is followed by a thread."""
+
+    bounded = False
+    schema: pa.Schema
+
+    def initial(self) -> Positions:
+        """Where each split begins."""
+        raise NotImplementedError
+
+    def latest(self, since: Positions) -> Positions:
+        """Where each split ends now, or as far from ``since`` as may be read at once."""
+        raise NotImplementedError
+
+    def between(
+        self, start: Positions, end: Positions, parallelism: int
+    ) -> Sequence[tuple[str, Split]]:
+        """The records between positions: splits that end, each with the name it is a part of."""
+        raise NotImplementedError
+
+    def ended(self, at: Positions) -> bool:
+        """Whether nothing will ever come after some positions."""
+        return False
+
+    def keep_in(self, folder: str) -> None:
+        """Told before anything else where to keep what it must not forget, if it must."""
+
+    def forget(self, upto: Positions) -> None:
+        """Told that nothing before some positions will be asked for again."""
+
+    def splits(self, parallelism: int) -> list[Split]:
+        """Each split on its own, for an engine that reads on and on."""
+        return [Followed(self, name, at) for name, at in self.initial().items()]
+
+
+@dataclass(frozen=True)
+class Followed:
+    """One split of a source, read on and on."""
+
+    source: OffsetSource
+    name: str
+    start: Any
+
+    def read(self, columns: Sequence[str]) -> Iterator[Any]:
+        at = {self.name: self.start}
+        while True:
+            end = {self.name: self.source.latest(at).get(self.name, at[self.name])}
+            if end == at:
+                if self.source.ended(at):
+                    return
+                time.sleep(_POLL)
+                yield None
+                continue
+            for _, split in self.source.between(at, end, 1):
+                yield from split.read(columns)
+            at = end
+
+
+@dataclass(frozen=True)
+class Once(OffsetSource):
+    """A source that ends, as one that has all of its records at once."""
+
+    source: Source
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.source.schema
+
+    def __str__(self) -> str:
+        return str(self.source)
+
+    def initial(self) -> Positions:
+        return {"all": 0}
+
+    def latest(self, since: Positions) -> Positions:
+        return {"all": 1}
+
+    def between(
+        self, start: Positions, end: Positions, parallelism: int
+    ) -> Sequence[tuple[str, Split]]:
+        if start == end:
+            return []
+        return [("all", split) for split in self.source.splits(parallelism)]
+
+    def ended(self, at: Positions) -> bool:
+        return bool(at["all"])
+
+
+def replayable(source: Any) -> OffsetSource:
+    """A source as one with positions, or a sentence that says why it is none."""
+    if isinstance(source, OffsetSource):
+        return source
+    if getattr(source, "bounded", True):
+        return Once(source)
+    raise PlanError(
+        f"{source} has no positions to come back to, so Spark cannot read it again after a "
+        "failure; make it a headrace.io.offsets.OffsetSource, or pass on='box'"
+    )
+
+
+def most_at_once(limit: Any, what: str) -> int | None:
+    """A checked limit on what is read at once; None for no limit."""
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise PlanError(f"{what}: limit={limit!r} is not a positive number")
+    return limit

@@ -1,0 +1,71 @@
+"""What a streaming job keeps beside Spark's checkpoint: its plan, its watermarks, a word to stop.
+
+The folder is ``headrace`` in the checkpoint, so it lives and dies with it. ``control.json`` is
+replaced after every batch, before Spark commits it: what it says is never older than the last batch
+that counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+from pyarrow import fs
+
+from headrace.io.files import filesystem
+
+
+class Control:
+    """The files of a job's own."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.system, self.root = filesystem(folder)
+
+    def make(self) -> None:
+        """Make the folder."""
+        self.system.create_dir(self.root, recursive=True)
+
+    def load(self, name: str) -> dict[str, Any] | None:
+        """A file, or None if there is none."""
+        try:
+            with self.system.open_input_stream(f"{self.root}/{name}") as file:
+                found: dict[str, Any] = json.loads(file.read())
+                return found
+        except FileNotFoundError:
+            return None
+
+    def save(self, name: str, what: dict[str, Any]) -> None:
+        """Replace a file at once, so that no one sees half of it."""
+        path = f"{self.root}/{name}"
+        replace_file(self.system, path, json.dumps(what).encode())
+
+    def read(self) -> dict[str, Any]:
+        """The watermarks after the last batch, and whether to stop."""
+        return self.load("control.json") or {}
+
+    def marks_before(self, batch: int) -> dict[str, Any]:
+        """The watermarks after the batch before this one."""
+        found = self.load(f"marks-{batch - 1}.json")
+        return (found or {}).get("sources", {})
+
+    def forget_marks(self, upto: int) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.system.delete_file(f"{self.root}/marks-{upto}.json")
+
+
+def replace_file(system: Any, path: str, data: bytes) -> None:
+    """Write a file so that it is there whole, or as it was."""
+    if isinstance(system, fs.LocalFileSystem):
+        import os
+
+        beside = f"{path}.{os.getpid()}.tmp"
+        with open(beside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        return
+    with system.open_output_stream(path) as out:  # an object store shows it when it is closed
+        out.write(data)

@@ -1,0 +1,315 @@
+"""An unbounded plan as Spark runs it: sources, levels of operators with state, and outputs.
+
+Everything a job does in one micro-batch is one line of Spark operators. Sources are read, and the
+steps after them run, in the workers that read; what leaves them are *rows* of a few columns, each
+with a bundle as one binary value and the operator it is meant for. Operators that hold state are
+put in levels, each level after those that feed it, and a level is one ``transformWithState`` by
+shard of the keys. A level takes what is meant for its operators and passes on the rest, so any
+plan, with several outputs, late sides and joins, is read once and runs as one query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from headrace.errors import PlanError
+from headrace.io.offsets import OffsetSource, replayable
+from headrace.jobs import Output
+from headrace.plan.nodes import (
+    Custom,
+    EventTime,
+    External,
+    GroupBy,
+    JoinWithin,
+    Late,
+    MaxParallelism,
+    Narrow,
+    Node,
+    Read,
+    Shuffle,
+    Union,
+)
+from headrace.plan.prune import columns_of
+from headrace.plan.time import nodes_of, refuse_endless
+from headrace.spark.stage import bare
+from headrace.windows import Session
+
+# Where the records of a branch go
+
+
+@dataclass(frozen=True)
+class ToWindows:
+    """Partials by pane, to the operator of a window."""
+
+    operator: int
+    node: GroupBy
+
+
+@dataclass(frozen=True)
+class ToSessions:
+    """Spans of time by key, to the operator of sessions."""
+
+    operator: int
+    node: GroupBy
+
+
+@dataclass(frozen=True)
+class ToJoin:
+    """Records by the shard of their keys, to one side of a temporal join."""
+
+    operator: int
+    lane: int
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ToRelay:
+    """Records dealt out evenly to some of the shards."""
+
+    operator: int
+    most: int | None
+
+
+@dataclass(frozen=True)
+class ToOutput:
+    """Records on their way out: into a sink's writer here, or (None) to the driver."""
+
+    number: int
+    schema: pa.Schema
+    sink: Any = None
+
+
+Ending = ToWindows | ToSessions | ToJoin | ToRelay | ToOutput
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Narrow steps, then an ending; or several branches, where several read the same step."""
+
+    schema: pa.Schema
+    """What comes in."""
+    steps: tuple[Narrow, ...]
+    ending: Ending | None
+    forks: tuple[Branch, ...] = ()
+
+    def with_sink(self, number: int, sink: Any) -> Branch:
+        """The same with a sink for an output."""
+        ending = self.ending
+        if isinstance(ending, ToOutput) and ending.number == number:
+            ending = replace(ending, sink=sink)
+        return replace(
+            self, ending=ending, forks=tuple(b.with_sink(number, sink) for b in self.forks)
+        )
+
+
+# What there is
+
+
+@dataclass
+class SourceFlow:
+    """A source, its steps up to event time, and where its records go from there."""
+
+    number: int
+    node: EventTime | Read | External
+    branches: list[Branch] = field(default_factory=list)
+    late: list[Branch] = field(default_factory=list)
+    marks_for: list[int] = field(default_factory=list)
+    """The operators that its watermarks reach first."""
+
+    @property
+    def event(self) -> EventTime | None:
+        return self.node if isinstance(self.node, EventTime) else None
+
+    @property
+    def origin(self) -> Read | External:
+        node: Node = self.node
+        while isinstance(node, Narrow):
+            node = node.input
+        assert isinstance(node, (Read, External))
+        return node
+
+    @property
+    def steps(self) -> tuple[Narrow, ...]:
+        """The steps before event time, and the one that says it."""
+        found: list[Narrow] = []
+        node: Node = self.node
+        while isinstance(node, Narrow):
+            found.append(node)
+            node = node.input
+        return tuple(reversed(found))
+
+    @property
+    def offsets(self) -> OffsetSource | None:
+        origin = self.origin
+        return replayable(origin.source) if isinstance(origin, Read) else None
+
+    @property
+    def name(self) -> str:
+        origin = self.origin
+        return str(origin.source) if isinstance(origin, Read) else "a Spark DataFrame"
+
+
+@dataclass
+class OperatorFlow:
+    """A step that holds state, or only moves records, and what feeds it."""
+
+    number: int
+    node: GroupBy | JoinWithin | Shuffle | MaxParallelism
+    level: int = 0
+    branches: list[Branch] = field(default_factory=list)
+    feeders: list[set[str]] = field(default_factory=list)
+    """For each lane, the sources (``s0``) and operators (``o1``) whose watermarks it waits for."""
+    marks_for: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Flow:
+    """A whole job."""
+
+    sources: list[SourceFlow]
+    operators: list[OperatorFlow]
+    outputs: tuple[Output, ...]
+
+    @property
+    def levels(self) -> list[list[OperatorFlow]]:
+        """The operators by their distance from the sources."""
+        depth = max((o.level for o in self.operators), default=0)
+        return [[o for o in self.operators if o.level == n] for n in range(1, depth + 1)]
+
+
+def flow_of(outputs: Sequence[Output]) -> Flow:
+    """The flow of some outputs, read once for all of them."""
+    return _Building(outputs).flow
+
+
+class _Building:
+    def __init__(self, outputs: Sequence[Output]) -> None:
+        self.flow = Flow([], [], tuple(outputs))
+        self.sources: dict[int, SourceFlow] = {}
+        self.operators: dict[int, OperatorFlow] = {}
+        for output in outputs:
+            refuse_endless(output.node)
+        # From the outputs back, so that all that read a step are known when the step is placed.
+        nodes = _readers_first([o.node for o in outputs])
+        pending: dict[int, list[Branch]] = {id(n): [] for n in nodes}
+        for i, output in enumerate(outputs):
+            schema = output.node.schema
+            pending[id(output.node)].append(Branch(schema, (), ToOutput(i, schema)))
+        for node in nodes:
+            self._place(node, pending)
+        self._levels()
+
+    def _place(self, node: Node, pending: dict[int, list[Branch]]) -> None:
+        """Hand the branches that read a step on to what feeds the step."""
+        branches = pending[id(node)]
+        if isinstance(node, EventTime) or (isinstance(node, (Read, External)) and branches):
+            self._source(node).branches.extend(branches)
+            return
+        if isinstance(node, Late):
+            self._source(node.of).late.extend(branches)
+            return
+        if isinstance(node, (Read, External)):
+            return  # read through the event_time after it
+        if isinstance(node, Narrow):
+            if branches:  # and is not just on the way to event_time
+                pending[id(node.input)].append(_through(node, branches))
+            return
+        if isinstance(node, Union):
+            for part in node.parts:
+                pending[id(part)].extend(branches)
+            return
+        if isinstance(node, Custom):
+            raise PlanError(f"{node.label}: a Transform of your own runs on the box; pass on='box'")
+        operator = self._operator(node)
+        operator.branches.extend(branches)
+        number = operator.number
+        if isinstance(node, JoinWithin):
+            sides = ((node.left, node.left_on), (node.right, node.right_on))
+            for lane, (side, keys) in enumerate(sides):
+                pending[id(side)].append(Branch(side.schema, (), ToJoin(number, lane, keys)))
+            return
+        assert isinstance(node, (GroupBy, Shuffle, MaxParallelism))
+        ending: Ending
+        if isinstance(node, GroupBy):
+            kind = ToSessions if isinstance(node.window, Session) else ToWindows
+            ending = kind(number, bare(node))
+        else:
+            ending = ToRelay(number, node.count if isinstance(node, MaxParallelism) else None)
+        pending[id(node.input)].append(Branch(node.input.schema, (), ending))
+
+    def _source(self, node: EventTime | Read | External) -> SourceFlow:
+        found = self.sources.get(id(node))
+        if found is None:
+            found = self.sources[id(node)] = SourceFlow(len(self.flow.sources), node)
+            self.flow.sources.append(found)
+        return found
+
+    def _operator(self, node: Any) -> OperatorFlow:
+        found = self.operators.get(id(node))
+        if found is None:
+            found = self.operators[id(node)] = OperatorFlow(len(self.flow.operators), node)
+            self.flow.operators.append(found)
+        return found
+
+    def _levels(self) -> None:
+        by_level: dict[int, int] = {}
+
+        def level_of(node: Node) -> int:
+            if id(node) not in by_level:
+                below = max((level_of(i) for i in node.inputs), default=0)
+                by_level[id(node)] = below + (1 if id(node) in self.operators else 0)
+            return by_level[id(node)]
+
+        for operator in self.flow.operators:
+            operator.level = level_of(operator.node)
+            operator.feeders = [self._feeders(side) for side in operator.node.inputs]
+            for name in set().union(*operator.feeders):
+                kind, number = name[0], int(name[1:])
+                of = self.flow.sources if kind == "s" else self.flow.operators
+                of[number].marks_for.append(operator.number)
+
+    def _feeders(self, node: Node) -> set[str]:
+        if id(node) in self.operators:
+            return {f"o{self.operators[id(node)].number}"}
+        if isinstance(node, (EventTime, Read, External)) and id(node) in self.sources:
+            return {f"s{self.sources[id(node)].number}"}
+        return set().union(*(self._feeders(i) for i in node.inputs))
+
+
+def _readers_first(ends: Sequence[Node]) -> list[Node]:
+    found: list[Node] = []
+    seen: set[int] = set()
+    for end in ends:
+        for each in nodes_of(end):
+            if id(each) not in seen:
+                seen.add(id(each))
+                found.append(each)
+    return found[::-1]
+
+
+def _through(node: Narrow, branches: list[Branch]) -> Branch:
+    step = bare(node)
+    if len(branches) == 1:
+        only = branches[0]
+        return Branch(node.input.schema, (step, *only.steps), only.ending, only.forks)
+    return Branch(node.input.schema, (step,), None, tuple(branches))
+
+
+def source_columns(source: SourceFlow, needed: Sequence[set[str] | None]) -> list[str] | None:
+    """The columns of a source's records that its branches and its event time read; None for all."""
+    if source.late or any(n is None for n in needed):
+        return None
+    columns: set[str] = set().union(*(n for n in needed if n is not None))
+    event = source.event
+    if event is not None:
+        columns.add(event.column)
+        if isinstance(event.punctuation, exp.Expr):
+            columns |= columns_of([event.punctuation])
+        elif event.punctuation is not None:
+            return None
+    return sorted(columns)

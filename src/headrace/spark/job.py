@@ -1,0 +1,403 @@
+"""A streaming query as a job: its life, what it delivers, and what it tells of itself."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import EngineError, HeadraceError
+from headrace.jobs import Progress, SourceProgress, StageProgress
+from headrace.kernels.rows import failure, rows_of
+from headrace.spark.bundles import unpack
+from headrace.spark.control import Control
+from headrace.spark.failures import carrying, told
+from headrace.spark.flow import Flow
+from headrace.spark.marks import SourceMarks
+from headrace.spark.rows import OUTPUT
+from headrace.windows import BEGINNING, show_time
+
+log = logging.getLogger("headrace")
+_POLL = 0.02
+_STOPPING = 60.0
+"""How long a batch that runs may take to finish before a job is stopped in the middle of it."""
+_DELAYS = 10_000
+
+
+@dataclass
+class Delivery:
+    """Where an output goes."""
+
+    schema: pa.Schema
+    sink: Any = None
+    function: Callable[..., Any] | None = None
+    kept: list[pa.RecordBatch] = field(default_factory=list)
+    records: int = 0
+
+    def take(self, job: str, epoch: int, data: Sequence[bytes]) -> None:
+        """What one micro-batch gave."""
+        if self.sink is not None:
+            messages = [pickle.loads(d) for d in data]
+            if hasattr(self.sink, "commit_epoch"):
+                self.sink.commit_epoch(job, epoch, messages)
+            elif messages:
+                self.sink.commit(messages)
+            return
+        batches = [unpack(d, self.schema) for d in data]
+        self.records += sum(b.num_rows for b in batches)
+        if self.function is None:
+            self.kept.extend(batches)
+            return
+        for batch in batches:
+            self._call(batch)
+
+    def _call(self, batch: pa.RecordBatch) -> None:
+        assert self.function is not None
+        try:
+            self.function(batch)
+        except HeadraceError:
+            raise
+        except Exception as error:
+            first = next(rows_of(batch.slice(0, 1)), None)
+            what = f"a bundle of {batch.num_rows} records, the first"
+            raise failure("the function of start(to=…)", error, first, what) from error
+
+    def abort(self) -> None:
+        if self.sink is not None:
+            self.sink.abort()
+
+
+@dataclass
+class _Counted:
+    """What a source or a step has done."""
+
+    records: int = 0
+    out: int = 0
+    late: int = 0
+    bad: int = 0
+    bundles: int = 0
+    marks: dict[int, int] = field(default_factory=dict)
+
+
+class SparkJob:
+    """A pipeline running on Spark; see ``headrace.jobs.Job``."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        control: Control,
+        job: str,
+        deliveries: list[Delivery],
+        temporary: str | None,
+    ) -> None:
+        self._flow, self._control, self._job = flow, control, job
+        self._deliveries, self._temporary = deliveries, temporary
+        saved = control.read()
+        self._said: dict[str, Any] = {"stop": None, "sources": saved.get("sources", {})}
+        self._finished = bool(saved.get("finished"))
+        self._said["finished"] = self._finished
+        control.save("control.json", self._said)
+        sources = self._said["sources"]
+        self._marks = [
+            SourceMarks(**sources[str(s.number)]) if str(s.number) in sources else SourceMarks()
+            for s in flow.sources
+        ]
+        self._sources = [_Counted() for _ in flow.sources]
+        self._operators = [_Counted() for _ in flow.operators]
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._error: BaseException | None = None
+        self._notes: list[str] = []
+        self._delays: deque[float] = deque(maxlen=_DELAYS)
+        self._busy = 0.0
+        self._started = time.perf_counter()
+        self._over = 0.0
+        self._last: tuple[float, int, int] = (self._started, 0, 0)
+        self._rates = (0.0, 0.0)
+        self._query: Any = None
+        self._has_frames = any(s.offsets is None for s in flow.sources)
+
+    # Life
+
+    def begin(self, query: Any) -> None:
+        """The query runs; watch it."""
+        self._query = query
+        thread = threading.Thread(target=self._watch, name="headrace-job", daemon=True)
+        thread.start()
+
+    def abandon(self) -> None:
+        """The query did not start."""
+        for delivery in self._deliveries:
+            delivery.abort()
+        self._remove()
+
+    def _watch(self) -> None:
+        error: BaseException | None = None
+        try:
+            with told():
+                while not self._query.awaitTermination(0.1):
+                    if self._finished:
+                        self._rest()
+                        self._query.stop()
+        except BaseException as found:
+            error = found
+        if error is not None and not self._ended.is_set():
+            self._error = error
+            log.error("the job failed: %s", error)
+        self._over = time.perf_counter()
+        for delivery in self._deliveries:
+            try:
+                delivery.abort()
+            except Exception as problem:
+                log.error("an output could not be cleaned up: %s", problem)
+        self._remove()
+        self._ended.set()
+
+    def _rest(self) -> None:
+        """Wait until no batch runs."""
+        deadline = time.monotonic() + _STOPPING
+        while time.monotonic() < deadline and self._query.isActive:
+            if not self._query.status["isTriggerActive"]:
+                return
+            time.sleep(_POLL)
+
+    def _remove(self) -> None:
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    @property
+    def running(self) -> bool:
+        return not self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end; false if it has not come in time. Raises what went wrong.
+
+        Ctrl-C while waiting stops the job as ``stop`` does; a second one stops it at once.
+        """
+        try:
+            return self._wait(timeout)
+        except KeyboardInterrupt:
+            log.warning("stopping: the batch that runs is finished (Ctrl-C again: now)")
+            try:
+                return self.stop()
+            except KeyboardInterrupt:
+                return self.stop(drain=False)
+
+    def _wait(self, timeout: float | None) -> bool:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._ended.wait(0.05):
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+        if self._error is not None:
+            if isinstance(self._error, HeadraceError):
+                raise self._error
+            raise EngineError(f"the job failed: {self._error}") from self._error
+        return True
+
+    def stop(self, *, drain: bool | None = None, timeout: float | None = None) -> bool:
+        """Finish the batch that runs, and stop.
+
+        A job with a checkpoint keeps its open windows there, for the next start. One without
+        closes every window with what it has, as the box does; with ``drain=False`` it does not,
+        and stops at once.
+        """
+        if drain and self._temporary is None:
+            raise EngineError(
+                "a job with a checkpoint keeps its open windows for the next start, so it cannot "
+                "be drained; call stop()"
+            )
+        drain = self._temporary is not None if drain is None else drain
+        if self._ended.is_set():
+            return self._wait(timeout)
+        if drain and not self._has_frames:
+            self._say(stop="drain")
+            return self._wait(timeout)
+        self._say(stop="hold")
+        if not self._has_frames:
+            self._rest()
+        if self._query.isActive:
+            self._query.stop()
+        return self._wait(timeout)
+
+    def _say(self, **what: Any) -> None:
+        with self._lock:
+            self._said |= what
+            self._control.save("control.json", self._said)
+
+    # What a micro-batch gives, on the driver
+
+    def deliver(self, frame: Any, epoch: int) -> None:
+        """Take the rows that reached the end of a micro-batch. Spark calls it, once or again."""
+        with carrying():
+            begun = time.perf_counter()
+            rows = sorted(frame.collect(), key=lambda row: row.place)
+            outputs: list[list[bytes]] = [[] for _ in self._deliveries]
+            for row in rows:
+                if row.target == OUTPUT:
+                    outputs[row.lane].append(bytes(row.bundle))
+                else:
+                    self._take(json.loads(row.bundle))
+            for delivery, data in zip(self._deliveries, outputs, strict=True):
+                delivery.take(self._job, epoch, data)
+            self._settle(epoch)
+            self._busy += time.perf_counter() - begun
+            if any(outputs):
+                self._delays.append(time.perf_counter() - begun)
+
+    def _take(self, said: dict[str, Any]) -> None:
+        """A report of a source or an operator."""
+        if "source" in said:
+            number = said["source"]
+            counted, source = self._sources[number], self._flow.sources[number]
+            if said["sample"] and not counted.late:
+                moment, mark = said["sample"]
+                self._note(
+                    f"{source.name}: a record of {show_time(moment)} came after the watermark "
+                    f"{show_time(mark)}; late records go to .late, and are counted"
+                )
+            counted.records += said["records"]
+            counted.late += said["late"]
+            counted.bad += said["bad"]
+            counted.bundles += 1
+            marks = self._marks[number]
+            quiet = set(marks.idle)
+            marks.take(said)
+            for name in sorted(set(marks.idle) - quiet):
+                self._note(
+                    f"split {name} of {source.name} is silent: it no longer holds back the "
+                    "watermark"
+                )
+            return
+        counted = self._operators[said["operator"]]
+        counted.bundles += said["bundles"]
+        counted.out += said["out"]
+        counted.marks[said["shard"]] = said["mark"]
+
+    def _note(self, text: str) -> None:
+        self._notes = [*self._notes[-99:], text]
+        log.warning(text)
+
+    def _settle(self, epoch: int) -> None:
+        """Say how far the sources are, before Spark counts the batch as done."""
+        for marks in self._marks:
+            marks.settle()
+        awake = [m.promised for m in self._marks if not m.is_idle and not m.ended]
+        for marks in self._marks:
+            if marks.is_idle and awake:
+                marks.promised = max(marks.promised, min(awake))
+        finished = all(m.ended for m in self._marks)
+        sources = {str(i): m.said() for i, m in enumerate(self._marks)}
+        if self._has_frames:
+            self._control.save(f"marks-{epoch}.json", {"sources": sources})
+            self._control.forget_marks(epoch - 3)
+        self._say(sources=sources, finished=finished, batch=epoch)
+        self._finished = finished
+
+    # What it tells
+
+    def explain(self) -> str:
+        """The plan that Spark runs."""
+        text: str = self._query._jsq.explainInternal(False)
+        return text
+
+    def progress(self) -> Progress:
+        """How far it is, and how fast: see ``Progress``."""
+        spark = self._query.lastProgress
+        end = self._over or time.perf_counter()
+        records = sum(c.records for c in self._sources)
+        out = sum(d.records for d in self._deliveries) + self._written()
+        then, before, out_before = self._last
+        span = end - then
+        if span >= 0.2:
+            self._last = (end, records, out)
+            self._rates = ((records - before) / span, (out - out_before) / span)
+        seconds = end - self._started
+        over = self._ended.is_set()
+        states = [] if spark is None else spark["stateOperators"]
+        busy = 0.0 if spark is None else spark["durationMs"].get("addBatch", 0) / 1000
+        delays = np.array(self._delays)
+        p50, p99 = (
+            (float(np.percentile(delays, q)) for q in (50, 99)) if delays.size else (None, None)
+        )
+        stages = []
+        for counted, operator in zip(self._operators, self._flow.operators, strict=True):
+            level = operator.level - 1
+            state = states[level] if level < len(states) else None
+            shards = counted.marks.values()
+            stages.append(
+                StageProgress(
+                    name=operator.node.label,
+                    records_in=0,
+                    records_out=counted.out,
+                    bundles=counted.bundles,
+                    busy=busy,
+                    watermark=min(shards, default=BEGINNING),
+                    state_bytes=0 if state is None else int(state["memoryUsedBytes"]),
+                )
+            )
+        return Progress(
+            seconds=seconds,
+            records_in=records,
+            records_out=out,
+            rate_in=records / max(seconds, 1e-9) if over else self._rates[0],
+            rate_out=out / max(seconds, 1e-9) if over else self._rates[1],
+            sources=tuple(
+                SourceProgress(
+                    name=source.name,
+                    records=counted.records,
+                    late=counted.late,
+                    watermark=marks.promised if source.event is not None else None,
+                    idle=tuple(i for i, s in enumerate(marks.live or ()) if s in marks.idle),
+                    ended=marks.ended,
+                )
+                for source, counted, marks in zip(
+                    self._flow.sources, self._sources, self._marks, strict=True
+                )
+            ),
+            stages=tuple(stages),
+            watermark=min((m.promised for m in self._marks), default=BEGINNING),
+            delay_p50=p50,
+            delay_p99=p99,
+            bundles_in_flight=0,
+            bytes_in_flight=0,
+            late=sum(c.late for c in self._sources),
+            bad=sum(c.bad for c in self._sources),
+            notes=tuple(self._notes),
+            running=not over,
+            error=None if self._error is None else str(self._error),
+        )
+
+    def _written(self) -> int:
+        return sum(getattr(d.sink, "records", 0) for d in self._deliveries if d.sink is not None)
+
+    def late(self, source: int = 0) -> pa.Table | None:
+        """Late records are kept by ``stream.late``; a job on Spark counts them."""
+        raise EngineError(
+            "a job on Spark counts late records and does not keep them; start stream.late beside "
+            "it: hr.start([stream, stream.late])"
+        )
+
+    def result(self, output: int = 0) -> pa.Table:
+        """What a job started without ``to=`` has given so far."""
+        if not 0 <= output < len(self._deliveries):
+            raise EngineError(f"result({output}): the job has {len(self._deliveries)} outputs")
+        delivery = self._deliveries[output]
+        if delivery.sink is not None or delivery.function is not None:
+            raise EngineError("the results went where to= said; there is nothing to show here")
+        return pa.Table.from_batches(list(delivery.kept), delivery.schema)
+
+    def __enter__(self) -> SparkJob:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.stop(drain=None if kind is None else False)
