@@ -10,10 +10,13 @@ import pyarrow as pa
 from headrace.errors import PlanError
 from headrace.functions import annotated, as_schema, element_type
 from headrace.io.csv import CsvSource
+from headrace.io.folder import FolderSource
 from headrace.io.json import JsonSource
 from headrace.io.memory import GeneratedSource, TableSource, infer_schema, table_of
 from headrace.io.parquet import ParquetSource
+from headrace.io.rate import RateSource
 from headrace.io.registry import find
+from headrace.io.socket import SocketSource
 from headrace.io.source import Source
 from headrace.io.text import TextSource
 from headrace.plan.nodes import External, Read
@@ -40,10 +43,50 @@ def read(format: str, *args: Any, **options: Any) -> Stream:
         raise PlanError(f"read('{format}'): {error}") from None
 
 
-def read_text(path: Any, *, encoding: str = "utf-8") -> Stream:
+def read_text(
+    path: Any,
+    *,
+    encoding: str = "utf-8",
+    follow: bool = False,
+    limit: int | None = None,
+    until: str | None = None,
+) -> Stream:
     """Lines of text, in the column ``line``. Paths may be globs, folders or lists; ``.gz`` and
-    ``.zst`` are decompressed. Large files are read in parallel."""
-    return from_source(TextSource.open(path, encoding=encoding))
+    ``.zst`` are decompressed. Large files are read in parallel.
+
+    With ``follow=True`` it is a stream that does not end: the files of a folder or glob as they
+    appear, at most ``limit`` files in one batch. A file must appear whole, so move it in. It ends
+    when a file named ``until`` (such as ``_DONE``) is there and all others have been read.
+    """
+    return _files("text", path, {"encoding": encoding}, None, follow, limit, until)
+
+
+def _files(
+    kind: str,
+    path: Any,
+    options: dict[str, Any],
+    schema: Any,
+    follow: bool,
+    limit: int | None,
+    until: str | None,
+) -> Stream:
+    """Files that are there, or a folder of files to come."""
+    if follow:
+        return from_source(
+            FolderSource.open(path, kind, options, schema=schema, limit=limit, until=until)
+        )
+    for name, value in (("limit", limit), ("until", until)):
+        if value is not None:
+            raise PlanError(f"read_{kind}: {name}= is for a folder that grows; pass follow=True")
+    return from_source(_SOURCES[kind].open(path, **options))
+
+
+_SOURCES: dict[str, Any] = {
+    "text": TextSource,
+    "csv": CsvSource,
+    "json": JsonSource,
+    "parquet": ParquetSource,
+}
 
 
 def read_csv(
@@ -56,36 +99,75 @@ def read_csv(
     null: str | Sequence[str] = (),
     multiline: bool = False,
     on_error: str = "raise",
+    follow: bool = False,
+    limit: int | None = None,
+    until: str | None = None,
 ) -> Stream:
     """CSV files. Column types come from the first records unless ``schema=`` gives them.
 
     An empty field is null, or ``''`` in a string column; ``null`` names further words for null.
     A line end within quotes needs ``multiline=True``, which reads each file in one piece.
     ``on_error`` says what to do with a record that does not fit: raise, skip, or keep it in
-    ``.errors``.
+    ``.errors``. ``follow``, ``limit`` and ``until`` are as in ``read_text``.
     """
-    return from_source(
-        CsvSource.open(
-            path,
-            schema=schema,
-            header=header,
-            delimiter=delimiter,
-            quote=quote,
-            null=null,
-            multiline=multiline,
-            on_error=on_error,
-        )
-    )
+    options = {
+        "schema": schema,
+        "header": header,
+        "delimiter": delimiter,
+        "quote": quote,
+        "null": null,
+        "multiline": multiline,
+        "on_error": on_error,
+    }
+    return _files("csv", path, options, schema, follow, limit, until)
 
 
-def read_json(path: Any, *, schema: Any = None, on_error: str = "raise") -> Stream:
-    """JSON lines: one object a line. ``schema`` and ``on_error`` are as in ``read_csv``."""
-    return from_source(JsonSource.open(path, schema=schema, on_error=on_error))
+def read_json(
+    path: Any,
+    *,
+    schema: Any = None,
+    on_error: str = "raise",
+    follow: bool = False,
+    limit: int | None = None,
+    until: str | None = None,
+) -> Stream:
+    """JSON lines: one object a line. ``schema`` and ``on_error`` are as in ``read_csv``,
+    ``follow``, ``limit`` and ``until`` as in ``read_text``."""
+    options = {"schema": schema, "on_error": on_error}
+    return _files("json", path, options, schema, follow, limit, until)
 
 
-def read_parquet(path: Any) -> Stream:
-    """Parquet files, row group by row group; only the columns a pipeline uses are read."""
-    return from_source(ParquetSource.open(path))
+def read_parquet(
+    path: Any,
+    *,
+    follow: bool = False,
+    limit: int | None = None,
+    until: str | None = None,
+    schema: Any = None,
+) -> Stream:
+    """Parquet files, row group by row group; only the columns a pipeline uses are read.
+
+    ``follow``, ``limit`` and ``until`` are as in ``read_text``; a folder to follow that has no
+    files yet needs ``schema``.
+    """
+    if schema is not None and not follow:
+        raise PlanError("read_parquet: files have their own schema; it is for follow=True")
+    return _files("parquet", path, {}, schema, follow, limit, until)
+
+
+def rate(
+    per_second: int, *, splits: int = 1, upto: int | None = None, limit: int | None = None
+) -> Stream:
+    """``per_second`` records a second: ``value`` counts from 0, ``at`` is when each was due.
+
+    It ends after ``upto`` records, if that is given; ``limit`` bounds what a batch takes.
+    """
+    return from_source(RateSource.open(per_second, splits=splits, upto=upto, limit=limit))
+
+
+def read_socket(host: str, port: int, *, limit: int | None = None) -> Stream:
+    """Lines of text from a TCP server, in the column ``line``; at most ``limit`` in one batch."""
+    return from_source(SocketSource.open(host, port, limit=limit))
 
 
 def from_arrow(data: Any) -> Stream:

@@ -673,6 +673,9 @@ class Stream:
             sink.check(self.schema)
         if not self.bounded:
             return Outlet(self, sink, on)
+        with self._building("write"):
+            if hasattr(sink, "ready"):
+                sink.ready()
         resolve(on).write(self.node, sink)
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,60 +13,101 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
+import headrace as hr
+from headrace.apps import App
 from headrace.apps.grep import PATTERN
 from headrace.errors import PlanError
 from headrace.windows import AnyWindow, Window
 
 FILE_RECORDS = 50_000
+DONE = "_DONE"
 
 
 def write_files(tables: dict[str, pa.Table], folder: Path) -> None:
     """The input as files of 50 000 records, as they would land in a folder."""
     for name, table in tables.items():
         (folder / name).mkdir(parents=True)
+        (folder / name / DONE).touch()
         for i, start in enumerate(range(0, table.num_rows, FILE_RECORDS)):
             part = table.slice(start, FILE_RECORDS)
             pq.write_table(part, folder / name / f"{i:06d}.parquet", use_dictionary=False)
 
 
-def pyspark_job(
-    app: str,
-    tables: dict[str, pa.Table],
-    window: AnyWindow | None,
-    session: Any,
-    files_a_batch: int | None,
-) -> tuple[Callable[[], pa.Table], Callable[[], None]]:
-    """A streaming query over files, ``files_a_batch`` of them at a time, and what cleans up."""
-    if app not in _QUERIES:
-        raise PlanError(f"pyspark: there is no streaming baseline for {app}; use wordcount, netmon")
-    if not isinstance(window, Window):
-        raise PlanError("pyspark: the baseline has tumbling and sliding windows")
-    folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
-    write_files(tables, folder)
-    name, query, names = _QUERIES[app]
-    size, every = (f"{v} microseconds" for v in (window.size, window.every))
+@dataclass(frozen=True)
+class Files:
+    """A workload's input in a folder, for streaming queries of ours and of others."""
 
-    def run() -> pa.Table:
-        schema = session.read.parquet(str(folder / name)).schema
-        reader = session.readStream.schema(schema)
-        if files_a_batch is not None:
-            reader = reader.option("maxFilesPerTrigger", files_a_batch)
-        stream = reader.parquet(str(folder / name)).withWatermark("at", "0 seconds")
-        found: list[pa.Table] = []
-        checkpoint = tempfile.mkdtemp(prefix="headrace-bench-")
-        writer = (
-            query(stream, F.window("at", size, every))
-            .writeStream.outputMode("update")
-            .foreachBatch(lambda frame, _: found.append(frame.toArrow()))
-            .option("checkpointLocation", checkpoint)
-            .trigger(availableNow=True)
-            .start()
-        )
-        writer.awaitTermination()
-        shutil.rmtree(checkpoint, ignore_errors=True)
-        return _latest(pa.concat_tables(found), names)
+    app: App
+    window: AnyWindow | None
+    folder: Path
+    delay: int
+    """How late records may come, in seconds."""
 
-    return run, lambda: shutil.rmtree(folder, ignore_errors=True)
+    @staticmethod
+    def of(app: App, tables: dict[str, pa.Table], window: AnyWindow | None, delay: int) -> Files:
+        folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+        write_files(tables, folder)
+        return Files(app, window, folder, delay)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def headrace(self, spark: Any, files_a_batch: int | None) -> Callable[[], pa.Table]:
+        """Our streaming query, ``files_a_batch`` files at a time."""
+        stream = self.app.stream
+        assert stream is not None
+
+        def run() -> pa.Table:
+            inputs = {
+                name.name: hr.read_parquet(name, follow=True, limit=files_a_batch, until=DONE)
+                .event_time("at", delay=f"{self.delay}s")
+                for name in sorted(self.folder.iterdir())
+            }  # fmt: skip
+            job = stream.pipeline(inputs, self.window).start(on=spark, trigger="available-now")
+            job.wait()
+            return job.result()
+
+        return run
+
+    def pyspark(self, session: Any, files_a_batch: int | None) -> Callable[[], pa.Table]:
+        """A hand-written streaming query, ``files_a_batch`` files at a time."""
+        app = self.app.name
+        if app not in _QUERIES:
+            known = ", ".join(_QUERIES)
+            raise PlanError(f"pyspark: there is no streaming baseline for {app}; use {known}")
+        names, query, mode, values = _QUERIES[app]
+        window = self.window
+        if app != "join" and not isinstance(window, Window):
+            raise PlanError("pyspark: the baseline has tumbling and sliding windows")
+
+        def read(name: str) -> Any:
+            path = str(self.folder / name)
+            reader = session.readStream.schema(session.read.parquet(path).schema)
+            if files_a_batch is not None:
+                reader = reader.option("maxFilesPerTrigger", files_a_batch)
+            return reader.parquet(path).withWatermark("at", f"{self.delay} seconds")
+
+        def run() -> pa.Table:
+            inputs = [read(name) for name in names]
+            if isinstance(window, Window):
+                size, every = (f"{v} microseconds" for v in (window.size, window.every))
+                inputs.append(F.window("at", size, every))
+            found: list[pa.Table] = []
+            checkpoint = tempfile.mkdtemp(prefix="headrace-bench-")
+            writer = (
+                query(*inputs)
+                .writeStream.outputMode(mode)
+                .foreachBatch(lambda frame, _: found.append(frame.toArrow()))
+                .option("checkpointLocation", checkpoint)
+                .trigger(availableNow=True)
+                .start()
+            )
+            writer.awaitTermination()
+            shutil.rmtree(checkpoint, ignore_errors=True)
+            everything = pa.concat_tables(found)
+            return _latest(everything, values) if mode == "update" else everything
+
+        return run
 
 
 def _latest(updates: pa.Table, names: tuple[str, ...]) -> pa.Table:
@@ -95,8 +137,20 @@ def _grep(stream: Any, window: Any) -> Any:
     return lists.select("window.start", "window.end", "n", "urls")
 
 
-_QUERIES: dict[str, tuple[str, Callable[[Any, Any], Any], tuple[str, ...]]] = {
-    "wordcount": ("lines", _wordcount, ("n",)),
-    "netmon": ("pings", _netmon, ("rtt",)),
-    "grep": ("reviews", _grep, ("n", "urls")),
+def _join(left: Any, right: Any) -> Any:
+    other = right.select(F.col("at").alias("at_right"), F.col("k").alias("k_right"))
+    near = F.expr(
+        "k = k_right AND at_right BETWEEN at - INTERVAL 500 MILLISECONDS "
+        "AND at + INTERVAL 500 MILLISECONDS"
+    )
+    return left.join(other, near).select("at", "k", "at_right")
+
+
+_QUERIES: dict[str, tuple[tuple[str, ...], Callable[..., Any], str, tuple[str, ...]]] = {
+    "wordcount": (("lines",), _wordcount, "update", ("n",)),
+    "netmon": (("pings",), _netmon, "update", ("rtt",)),
+    "grep": (("reviews",), _grep, "update", ("n", "urls")),
+    "join": (("left", "right"), _join, "append", ()),
 }
+"""The inputs, the query, its output mode (update, so that no window is left open at the end, where
+there is one), and the columns an update replaces."""

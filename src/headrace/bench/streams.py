@@ -23,8 +23,9 @@ from headrace.errors import PlanError, nearest
 from headrace.jobs import Output
 from headrace.windows import AnyWindow
 
-ENGINES = ("box", "spark")
-BASELINES = ("pyspark", "pyspark-best", "spark", "duckdb", "polars", "limit")
+ENGINES = ("box", "spark", "spark-best", "spark-batch")
+"""Spark streams one file a batch, or (best) all files in one; or takes all as bounded input."""
+BASELINES = ("pyspark", "pyspark-best", *ENGINES, "duckdb", "polars", "limit")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class Setup:
     epoch_records: int
     window: AnyWindow | None
     box: Box
+    delay: int = 0
+    """How late records in files may come, in seconds."""
 
     @staticmethod
     def of(
@@ -55,7 +58,8 @@ class Setup:
         tables = app.stream.tables(records, seed, density, early)
         tables = {name: table.combine_chunks() for name, table in tables.items()}
         epoch = epoch_records or app.stream.epoch_records
-        return Setup(app, tables, density, epoch, window or app.stream.window, box)
+        delay = 3 if early else 0
+        return Setup(app, tables, density, epoch, window or app.stream.window, box, delay)
 
     @property
     def records(self) -> int:
@@ -89,6 +93,7 @@ def jobs_for(
     """What to run, by name, engines first; and what cleans up."""
     jobs: dict[str, Job] = {}
     cleaners: list[Callable[[], None]] = []
+    files: list[Any] = []
     for name in on:
         if name not in ENGINES:
             raise PlanError(f"there is no engine '{name}'{nearest(name, ENGINES)}")
@@ -97,18 +102,25 @@ def jobs_for(
         run: Callable[[], pa.Table]
         if name == "box":
             run = lambda: setup.pipeline().collect(on=setup.box)  # noqa: E731
-        elif name == "spark":
+        elif name == "spark-batch":
             run = lambda: setup.bounded().collect(on=spark)  # noqa: E731
         elif name == "duckdb":
             run = duckdb_job(app, tables, window)
         elif name == "polars":
             run = polars_job(app, tables, window)
-        elif name in ("pyspark", "pyspark-best"):
-            from headrace.bench.streaming import pyspark_job
+        elif name in ("spark", "spark-best", "pyspark", "pyspark-best"):
+            if not files:
+                from headrace.bench.streaming import Files
 
-            files = 1 if name == "pyspark" else None
-            run, clean = pyspark_job(app, tables, window, spark.session, files)
-            cleaners.append(clean)
+                files.append(Files.of(setup.app, tables, window, setup.delay))
+                cleaners.append(files[0].remove)
+            at_once = None if name.endswith("-best") else 1
+            ours = name.startswith("spark")
+            run = (
+                files[0].headrace(spark, at_once)
+                if ours
+                else files[0].pyspark(spark.session, at_once)
+            )
         elif name == "limit":
             if app not in LIMITS:
                 raise PlanError(f"there is no limit for {app}{nearest(app, LIMITS)}")

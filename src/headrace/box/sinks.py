@@ -146,7 +146,10 @@ def sink_of(
     if to is None:
         return Collected(schema), False
     if isinstance(to, Sink):
-        return Written(copy.copy(to), schema, every, now), True  # a sink may be started again
+        sink = copy.copy(to)  # a sink may be started again
+        if hasattr(sink, "ready"):
+            sink.ready()
+        return Written(sink, schema, every, now), True
     if callable(to):
         return Called(to, "the function of start(to=…)"), True
     raise StepError(f"to={to!r} is neither a sink nor a function of a bundle")

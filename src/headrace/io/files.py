@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -54,14 +56,14 @@ def filesystem(path: str) -> tuple[Any, str]:
     """The file system of a path or URI, and the path within it."""
     scheme, mark, rest = path.partition("://")
     if not mark:
-        return _LOCAL, os.path.abspath(path)
+        return LOCAL, os.path.abspath(path)
     if scheme == "file":
-        return _LOCAL, rest
+        return LOCAL, rest
     system, inside = fs.FileSystem.from_uri(path)
     return system, inside
 
 
-_LOCAL = fs.LocalFileSystem()
+LOCAL = fs.LocalFileSystem()
 
 
 def find_files(where: Any, what: str) -> list[File]:
@@ -84,14 +86,10 @@ def find_files(where: Any, what: str) -> list[File]:
 
 def _expand(path: str, what: str) -> list[File]:
     system, inside = filesystem(path)
-    if any(c in inside for c in "*?[") and not (system is _LOCAL and os.path.exists(inside)):
-        if system is not _LOCAL:
+    if is_glob(path):
+        if system is not LOCAL:
             raise PlanError(f"{what}: a glob in {path!r} works on local files only; name a folder")
-        matches = sorted(
-            m
-            for m in glob.glob(inside, recursive=True)
-            if os.path.isfile(m) and not os.path.basename(m).startswith(("_", "."))
-        )
+        matches = matching(inside)
         if not matches:
             raise PlanError(f"{what}: no file matches {path!r}")
         return [File(m, os.path.getsize(m)) for m in matches]
@@ -103,17 +101,79 @@ def _expand(path: str, what: str) -> list[File]:
         hint = hint if "mean" in hint else "; check the path"
         raise PlanError(f"{what}: there is no file {path!r}{hint}")
     if info.type == fs.FileType.Directory:
-        selector = fs.FileSelector(inside, recursive=True)
-        files = [
-            f
-            for f in system.get_file_info(selector)
-            if f.type == fs.FileType.File and not _hidden(f.path, inside)
-        ]
+        files = visible(system, inside)
         if not files:
             raise PlanError(f"{what}: the folder {path!r} has no files")
-        prefix = "" if system is _LOCAL else path.partition("://")[0] + "://"
+        prefix = "" if system is LOCAL else path.partition("://")[0] + "://"
         return [File(prefix + f.path, f.size) for f in sorted(files, key=lambda f: f.path)]
-    return [File(inside if system is _LOCAL else path, info.size)]
+    return [File(inside if system is LOCAL else path, info.size)]
+
+
+def is_glob(path: str) -> bool:
+    """Whether a path is a pattern, and not the name of something that is there."""
+    system, inside = filesystem(path)
+    return any(c in inside for c in "*?[") and not (system is LOCAL and os.path.exists(inside))
+
+
+def matching(pattern: str) -> list[str]:
+    """The local files of a glob."""
+    found = glob.glob(pattern, recursive=True)
+    names = ((m, os.path.basename(m)) for m in found if os.path.isfile(m))
+    return sorted(m for m, name in names if not name.startswith(("_", ".")))
+
+
+def visible(system: Any, root: str) -> list[Any]:
+    """The files of a folder that are data, and that a job which writes there has committed."""
+    found = system.get_file_info(fs.FileSelector(root, recursive=True))
+    files = [f for f in found if f.type == fs.FileType.File and not _hidden(f.path, root)]
+    if not any(_EPOCH_FILE.fullmatch(f.base_name) for f in files):
+        return files
+    done: dict[str, int] = {}
+
+    def is_committed(path: str) -> bool:
+        folder, _, name = path.rpartition("/")
+        match = _EPOCH_FILE.fullmatch(name)
+        if match is None:
+            return True
+        where = f"{folder}/{COMMITS}/{match['job']}.json"
+        if where not in done:
+            done[where] = committed(system, where)
+        return int(match["epoch"]) <= done[where]
+
+    return [f for f in files if is_committed(f.path)]
+
+
+COMMITS = "_headrace"
+"""The folder beside a job's output that says how far it is committed."""
+_EPOCH_FILE = re.compile(r"part-(?P<job>[0-9a-f]{12})-(?P<epoch>\d{10})-\d{5}\..*")
+
+
+def epoch_file(job: str, epoch: int, number: int, suffix: str) -> str:
+    """The name of a file that a job wrote in an epoch."""
+    return f"part-{job[:12]}-{epoch:010d}-{number:05d}{suffix}"
+
+
+def committed(system: Any, path: str) -> int:
+    """The last epoch that a job has committed; -1 if none."""
+    try:
+        with system.open_input_stream(path) as file:
+            return int(json.loads(file.read())["epoch"])
+    except FileNotFoundError:
+        return -1
+
+
+def replace_file(system: Any, path: str, data: bytes) -> None:
+    """Write a file so that it is there whole, or as it was."""
+    if system is not LOCAL:
+        with system.open_output_stream(path) as out:  # an object store shows it when it is closed
+            out.write(data)
+        return
+    beside = f"{path}.{os.getpid()}.tmp"
+    with open(beside, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
 
 
 def _hidden(path: str, root: str) -> bool:

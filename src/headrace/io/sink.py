@@ -19,6 +19,11 @@ see anything: a task that fails or runs twice leaves nothing behind. This is a w
 
 A sink that must prepare something before the tasks begin may have ``begin(schema)`` too.
 
+On a stream that does not end, an engine commits again and again. A sink that can tell whether it
+has committed already has ``commit_epoch(job, epoch, messages)``: the same epoch of the same job may
+come twice after a failure, with the same records, and must count once. Such a sink says
+``guarantee = "exactly once"``; without it every record is written *at least once*.
+
 ``stream.write_to(Memory())`` writes to it. Name the class in the entry-point group
 ``headrace.sinks`` of your package, and ``stream.write("memory")`` finds it.
 """
@@ -26,6 +31,7 @@ A sink that must prepare something before the tasks begin may have ``begin(schem
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import uuid
 from dataclasses import dataclass, field
@@ -35,7 +41,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from headrace.errors import PlanError, nearest
-from headrace.io.files import filesystem
+from headrace.io.files import COMMITS, committed, epoch_file, filesystem, replace_file
 
 
 class Writer(Protocol):
@@ -77,6 +83,10 @@ class FileSink:
     options: dict[str, Any] = field(default_factory=dict)
     columns: pa.Schema | None = None
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    job: str = ""
+    unsure: bool = False
+    """Whether an epoch may have been committed, in part or whole, by a run that was killed."""
+    guarantee: ClassVar[str] = "exactly once"
     suffix: ClassVar[str] = ""
     known: ClassVar[tuple[str, ...]] = ()
     """The options a format takes."""
@@ -93,21 +103,39 @@ class FileSink:
                 f"mode={self.mode!r} is not a way to write; use 'error', 'overwrite' or 'append'"
             )
         system, root = filesystem(self.path)
-        if self.mode == "error" and _files(system, root):
+        info = system.get_file_info(root)
+        if info.type == fs.FileType.File:
+            raise PlanError(f"{self.path!r} is a file; output is a folder of files")
+
+    def ready(self, job: str | None = None, fresh: bool = True) -> None:
+        """Told before a run: refuse a folder that has files, unless this job wrote them.
+
+        ``job`` is the name of a job that commits by epoch, ``fresh`` whether it begins.
+        """
+        system, root = filesystem(self.path)
+        if fresh and self.mode == "error" and _files(system, root):
             raise PlanError(
                 f"{self.path!r} already has files; write elsewhere, or pass "
                 "mode='overwrite' or mode='append'"
             )
-        info = system.get_file_info(root)
-        if info.type == fs.FileType.File:
-            raise PlanError(f"{self.path!r} is a file; output is a folder of files")
+        if job is None:
+            return
+        if fresh and self.mode == "overwrite":
+            for path in _files(system, root):
+                system.delete_file(path)
+        self.job, self.unsure = job, True
+        if system.get_file_info(root).type == fs.FileType.Directory:
+            for entry in system.get_file_info(fs.FileSelector(root)):
+                if entry.base_name.startswith(f"_temporary-{job[:12]}"):
+                    system.delete_dir(entry.path)  # of a run that was killed
 
     def check(self, schema: pa.Schema) -> None:
         """Every type can be written unless a format says otherwise."""
 
     def begin(self, schema: pa.Schema) -> None:
         """Make the folder the tasks write to; without it none can write, not even a late one."""
-        self.columns, self.run = schema, uuid.uuid4().hex[:12]
+        run = uuid.uuid4().hex[:12]
+        self.columns, self.run = schema, f"{self.job[:12]}-{run}" if self.job else run
         system, _ = filesystem(self.path)
         system.create_dir(self._staging, recursive=True)
 
@@ -146,6 +174,33 @@ class FileSink:
         self.abort()
         with system.open_output_stream(f"{root}/_SUCCESS") as mark:
             mark.write(b"")
+
+    def commit_epoch(self, job: str, epoch: int, messages: list[Any]) -> None:
+        """Make an epoch's files visible, once however often it is called.
+
+        Files are moved into place under names that say their epoch, and only then does a file
+        beside them say that the epoch counts. Files of an epoch that does not are removed.
+        """
+        system, root = filesystem(self.path)
+        staged = [f"{self._staging}/{m}" for m in sorted(m for m in messages if m is not None)]
+        done = f"{root}/{COMMITS}/{job[:12]}.json"
+        if self.unsure:
+            self.unsure = False
+            last = committed(system, done)
+            for path in _files(system, root):
+                name = path.rpartition("/")[2]
+                if name.startswith(f"part-{job[:12]}-") and int(name.split("-")[2]) > last:
+                    system.delete_file(path)
+            if epoch <= last:
+                for path in staged:
+                    system.delete_file(path)
+                return
+        if not staged:
+            return
+        for number, path in enumerate(staged):
+            system.move(path, f"{root}/{epoch_file(job, epoch, number, self.suffix)}")
+        system.create_dir(f"{root}/{COMMITS}", recursive=True)
+        replace_file(system, done, json.dumps({"job": job, "epoch": epoch}).encode())
 
     def abort(self) -> None:
         system, root = filesystem(self.path)

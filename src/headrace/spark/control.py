@@ -11,9 +11,7 @@ import contextlib
 import json
 from typing import Any
 
-from pyarrow import fs
-
-from headrace.io.files import filesystem
+from headrace.io.files import filesystem, replace_file
 
 
 class Control:
@@ -53,19 +51,3 @@ class Control:
     def forget_marks(self, upto: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             self.system.delete_file(f"{self.root}/marks-{upto}.json")
-
-
-def replace_file(system: Any, path: str, data: bytes) -> None:
-    """Write a file so that it is there whole, or as it was."""
-    if isinstance(system, fs.LocalFileSystem):
-        import os
-
-        beside = f"{path}.{os.getpid()}.tmp"
-        with open(beside, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-        return
-    with system.open_output_stream(path) as out:  # an object store shows it when it is closed
-        out.write(data)

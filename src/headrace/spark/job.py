@@ -255,7 +255,10 @@ class SparkJob:
                 self._delays.append(time.perf_counter() - begun)
 
     def _take(self, said: dict[str, Any]) -> None:
-        """A report of a source or an operator."""
+        """A report of a source, an operator or a writer."""
+        if "output" in said:
+            self._deliveries[said["output"]].records += said["records"]
+            return
         if "source" in said:
             number = said["source"]
             counted, source = self._sources[number], self._flow.sources[number]
@@ -315,7 +318,7 @@ class SparkJob:
         spark = self._query.lastProgress
         end = self._over or time.perf_counter()
         records = sum(c.records for c in self._sources)
-        out = sum(d.records for d in self._deliveries) + self._written()
+        out = sum(d.records for d in self._deliveries)
         then, before, out_before = self._last
         span = end - then
         if span >= 0.2:
@@ -376,9 +379,6 @@ class SparkJob:
             running=not over,
             error=None if self._error is None else str(self._error),
         )
-
-    def _written(self) -> int:
-        return sum(getattr(d.sink, "records", 0) for d in self._deliveries if d.sink is not None)
 
     def late(self, source: int = 0) -> pa.Table | None:
         """Late records are kept by ``stream.late``; a job on Spark counts them."""

@@ -7,7 +7,7 @@ which there are. It appends rather than rewrites: a pane that is still open cost
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -24,10 +24,14 @@ from headrace.kernels.sliding import slid, sliding_state
 from headrace.kernels.window import Sessions, Spans, ending_with, event_times
 from headrace.plan.nodes import GroupBy, JoinWithin
 from headrace.spark.bundles import pack, unpack
-from headrace.spark.rows import LAST, START, spans_as_batch
+from headrace.spark.rows import LAST, START, spans_as_batch, split_of, task_of
 from headrace.windows import BEGINNING, Session, Window, show_time
 
 Note = dict[str, Any]
+Part = tuple[int, pa.RecordBatch]
+"""Partials, and the split they are of where the order of the input matters."""
+Panes = dict[str, list[int]]
+"""The parts that are kept of each pane, by the split each is of."""
 _MANY_PARTS = 8
 """So many bundles of a pane are put together into one."""
 _LARGE = 64 << 20
@@ -65,6 +69,29 @@ class Relay:
             yield unpack(item.data, self.schema)
 
 
+class Numbering:
+    """Gives records their places among all that ever came of their split.
+
+    A task numbers its records from nought; one task's come after those of the task before it.
+    """
+
+    def __init__(self, tops: dict[str, int]) -> None:
+        self.tops = tops
+        self.tasks: dict[str, tuple[int, int]] = {}
+
+    def numbered(self, place: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The bundle with its column of places moved to where it belongs."""
+        split, task = str(split_of(place)), task_of(place)
+        known, base = self.tasks.get(split, (None, 0))
+        if known != task:
+            base = self.tops.get(split, 0)
+            self.tasks[split] = (task, base)
+        rows = numbers(batch.column(batch.num_columns - 1), np.int64) + base
+        self.tops[split] = max(self.tops.get(split, 0), int(rows.max()) + 1)
+        columns = [*batch.columns[:-1], pa.array(rows)]
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
 class Windows:
     """Tumbling and sliding windows: partials by pane, finished when the watermark passes."""
 
@@ -80,15 +107,18 @@ class Windows:
     def run(
         self, came: Sequence[Came], marks: Sequence[int], note: Note, store: Store
     ) -> Iterator[pa.RecordBatch]:
-        panes: dict[str, int] = note.setdefault("panes", {})
-        new: dict[int, list[pa.RecordBatch]] = {}
+        panes: Panes = note.setdefault("panes", {})
+        new: dict[int, list[Part]] = {}
+        numbering = Numbering(note.setdefault("order", {}))
         for item in came:
-            new.setdefault(item.pane, []).append(unpack(item.data, self.schema))
+            batch = unpack(item.data, self.schema)
+            if self.singly:
+                batch = numbering.numbered(item.place, batch)
+            split = split_of(item.place) if self.node.is_ordered else 0
+            new.setdefault(item.pane, []).append((split, batch))
         before, mark = note.get("mark", BEGINNING), marks[0]
         if new and before > BEGINNING and min(new) < self._complete(before):
             raise StepError(_BACKWARDS.format(self.node.label, show_time(before)))
-        if self.singly:
-            self._number(came, new, note)
         note["mark"] = mark
         complete = None if mark == BEGINNING else self._complete(mark)
         if self.window.panes == 1:
@@ -102,70 +132,61 @@ class Windows:
         """The first pane that is not complete at a watermark."""
         return (mark - self.window.offset) // self.window.pane
 
-    def _number(
-        self, came: Sequence[Came], new: dict[int, list[pa.RecordBatch]], note: Note
-    ) -> None:
-        """Give records their places among all that ever came, for windows that follow the input."""
-        batches = {pane: iter(found) for pane, found in new.items()}
-        numbered: dict[int, list[pa.RecordBatch]] = {}
-        base, most, task = note.get("order", 0), -1, -1
-        for item in came:
-            if item.place >> 28 != task:
-                base, most, task = base + most + 1, -1, item.place >> 28
-            batch = next(batches[item.pane])
-            rows = numbers(batch.column(batch.num_columns - 1), np.int64)
-            most = max(most, int(rows.max()))
-            columns = [*batch.columns[:-1], pa.array(rows + base)]
-            renumbered = pa.RecordBatch.from_arrays(columns, schema=self.schema)
-            numbered.setdefault(item.pane, []).append(renumbered)
-        note["order"] = base + most + 1
-        new.update(numbered)
+    def _loaded(self, pane: int, panes: Panes, store: Store) -> list[Part]:
+        splits = panes.get(str(pane), [])
+        return [
+            (split, unpack(store.get(0, pane, i), self.schema)) for i, split in enumerate(splits)
+        ]
 
-    def _loaded(self, pane: int, panes: dict[str, int], store: Store) -> list[pa.RecordBatch]:
-        count = panes.get(str(pane), 0)
-        return [unpack(store.get(0, pane, i), self.schema) for i in range(count)]
-
-    def _dropped(self, pane: int, panes: dict[str, int], store: Store) -> None:
-        for i in range(panes.pop(str(pane), 0)):
+    def _dropped(self, pane: int, panes: Panes, store: Store) -> None:
+        for i, _ in enumerate(panes.pop(str(pane), [])):
             store.remove(0, pane, i)
 
-    def _append(
-        self, pane: int, batches: list[pa.RecordBatch], panes: dict[str, int], store: Store
-    ) -> None:
-        count = panes.get(str(pane), 0)
-        if count >= _MANY_PARTS:
-            old = self._loaded(pane, panes, store)
+    def _append(self, pane: int, parts: list[Part], panes: Panes, store: Store) -> None:
+        if len(panes.get(str(pane), [])) >= _MANY_PARTS:
+            parts = [*self._loaded(pane, panes, store), *parts]
             self._dropped(pane, panes, store)
-            batches, count = [*old, *batches], 0
-        if len(batches) > 1 and not self.singly:
-            merge = Merge(self.aggregation)
-            for batch in batches:
-                merge.add(batch)
-            batches = [merge.bundle()]
-        batch = pa.concat_batches(batches) if len(batches) > 1 else batches[0]
-        for part in _pieces(batch):
-            store.put(0, pane, count, pack(part))
-            count += 1
-        panes[str(pane)] = count
+        kept = panes.setdefault(str(pane), [])
+        for split, batch in self._by_split(parts):
+            for piece in _pieces(batch):
+                store.put(0, pane, len(kept), pack(piece))
+                kept.append(split)
+
+    def _by_split(self, parts: list[Part]) -> list[Part]:
+        """The parts of each split as one, in the order of the splits."""
+        by_split: dict[int, list[pa.RecordBatch]] = {}
+        for split, batch in parts:
+            by_split.setdefault(split, []).append(batch)
+        found = []
+        for split, batches in sorted(by_split.items()):
+            if len(batches) == 1:
+                found.append((split, batches[0]))
+            elif self.singly:
+                found.append((split, pa.concat_batches(batches)))
+            else:
+                found.append((split, self._merged(batches).bundle()))
+        return found
+
+    def _merged(self, batches: Iterable[pa.RecordBatch]) -> Merge:
+        merge = Merge(self.aggregation)
+        for batch in batches:
+            merge.add(batch)
+        return merge
 
     def _tumbled(
-        self,
-        new: dict[int, list[pa.RecordBatch]],
-        complete: int | None,
-        panes: dict[str, int],
-        store: Store,
+        self, new: dict[int, list[Part]], complete: int | None, panes: Panes, store: Store
     ) -> Iterator[pa.RecordBatch]:
         if complete is None:
             return
         for pane in sorted(p for p in {*map(int, panes), *new} if p < complete):
-            merge = Merge(self.aggregation)
-            for batch in (*self._loaded(pane, panes, store), *new.pop(pane, ())):
-                merge.add(batch)
+            parts = [*self._loaded(pane, panes, store), *new.pop(pane, ())]
+            parts.sort(key=lambda part: part[0])
             self._dropped(pane, panes, store)
-            yield ending_with(merge.finish(), self.keys, pane, self.window, self.node.schema)
+            found = self._merged(batch for _, batch in parts).finish()
+            yield ending_with(found, self.keys, pane, self.window, self.node.schema)
 
     def _slid(
-        self, complete: int, panes: dict[str, int], note: Note, store: Store
+        self, complete: int, panes: Panes, note: Note, store: Store
     ) -> Iterator[pa.RecordBatch]:
         """Panes enter the windows one by one, those that had before once more."""
         entered, count = note.get("entered"), self.window.panes
@@ -186,15 +207,15 @@ class Windows:
                 self._dropped(pane, panes, store)
         note["entered"] = complete
 
-    def _entering(self, pane: int, panes: dict[str, int], store: Store) -> Any:
-        batches = self._loaded(pane, panes, store)
+    def _entering(self, pane: int, panes: Panes, store: Store) -> Any:
+        parts = self._loaded(pane, panes, store)
         if not self.singly:
-            merge = Merge(self.aggregation)
-            for batch in batches:
-                merge.add(batch)
-            return merge.bundle()
+            return self._merged(batch for _, batch in parts).bundle()
         width = self.schema.get_field_index(ROW)
-        return [((0,), numbers(b.column(width), np.int64), b.drop_columns([ROW])) for b in batches]
+        return [
+            ((split,), numbers(b.column(width), np.int64), b.drop_columns([ROW]))
+            for split, b in parts
+        ]
 
 
 _BACKWARDS = (
@@ -224,7 +245,7 @@ class SessionWindows:
     def run(
         self, came: Sequence[Came], marks: Sequence[int], note: Note, store: Store
     ) -> Iterator[pa.RecordBatch]:
-        kept: list[int] = note.setdefault("kept", [])
+        kept: list[list[int]] = note.setdefault("kept", [])
         before, mark = note.get("mark", BEGINNING), marks[0]
         note["mark"] = mark
         sessions = Sessions(self.aggregation, self.node.schema)
@@ -233,7 +254,8 @@ class SessionWindows:
             spans = self._spans(item.data)
             if int(spans.starts.min()) < before:
                 raise StepError(_BACKWARDS.format(self.node.label, show_time(before)))
-            sessions.add(order, spans)
+            split = split_of(item.place) if self.node.is_ordered else 0
+            sessions.add((split, order), spans)
             order += 1
         note["order"] = order
         dues = [d for d in (note.get("due"), sessions.due) if d is not None]
@@ -244,8 +266,8 @@ class SessionWindows:
             note["due"] = due
             self._keep(sessions, kept, store)
             return
-        for place in kept:
-            sessions.add(place, self._spans(store.get(0, place, 0)))
+        for split, place in kept:
+            sessions.add((split, place), self._spans(store.get(0, place, 0)))
             store.remove(0, place, 0)
         kept.clear()
         sessions.due = due
@@ -273,10 +295,10 @@ class SessionWindows:
         bare = batch.select(list(range(batch.num_columns - 2)))
         return Spans(bare, starts, lasts)
 
-    def _keep(self, sessions: Sessions, kept: list[int], store: Store) -> None:
-        for place, spans in sessions.pending:
+    def _keep(self, sessions: Sessions, kept: list[list[int]], store: Store) -> None:
+        for (split, place), spans in sessions.pending:
             store.put(0, place, 0, pack(spans_as_batch(spans)))
-            kept.append(place)
+            kept.append([split, place])
 
 
 _SPAN = (START, LAST)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,7 +31,7 @@ from headrace.spark.control import Control
 from headrace.spark.failures import carrying
 from headrace.spark.flow import Branch, SourceFlow, source_columns
 from headrace.spark.marks import SourceMarks
-from headrace.spark.rows import ROWS_SQL, Compiled, Row, Sender, in_batches
+from headrace.spark.rows import PARTS, ROWS_SQL, Compiled, Row, Sender, in_batches
 from headrace.spark.stage import Shipped, bare, by_value, once
 from headrace.types import normal_batch
 from headrace.windows import BEGINNING
@@ -48,6 +49,7 @@ class Reading:
     floor: int
     """Below this a record is late."""
     number: int
+    """Its split's place among the splits, and its own among the parts of the split."""
     control: dict[str, Any] | None
     """With the first split of a batch: which splits there are."""
 
@@ -281,10 +283,13 @@ class _Planning:
         marks = SourceMarks(**end["marks"]) if end["marks"] else SourceMarks()
         control = {"live": list(end["at"]), "idle": end["idle"], "ended": end["ended"]}
         found = self.plan.source.between(start["at"], end["at"], self.plan.parallelism)
+        names, parts = list(end["at"]), Counter[str]()
         readings = []
-        for number, (name, split) in enumerate(found):
+        for i, (name, split) in enumerate(found):
             floor = marks.floor(name, name in start["idle"])
-            readings.append(Reading(name, split, floor, number, control if not number else None))
+            number = names.index(name) << PARTS | parts[name]
+            parts[name] += 1
+            readings.append(Reading(name, split, floor, number, control if not i else None))
         return readings or [Reading("", None, BEGINNING, 0, control)]
 
 

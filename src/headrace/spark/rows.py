@@ -43,6 +43,20 @@ MARK = -1
 START, LAST = "__start", "__last"
 """The columns of a span of time beside its partials."""
 
+PARTS = 8
+"""The bits of a task's number that say which part of a split it reads."""
+
+
+def task_of(place: int) -> int:
+    """Which task sent a row."""
+    return place >> 28
+
+
+def split_of(place: int) -> int:
+    """Which split of which source a row comes from: the input is ordered by that first."""
+    return place >> (28 + PARTS)
+
+
 Row = tuple[int, int, int, int, int, bytes]
 _MOST_GROUPS, _MOST_BYTES = 1 << 20, 128 << 20
 """Past this partials are sent and begun anew, which bounds a worker's memory."""
@@ -275,11 +289,13 @@ class _WritePipe:
     def __init__(self, ending: ToOutput, sender: Sender, task: str) -> None:
         self.ending, self.sender, self.task = ending, sender, task
         self.writer: Any = None
+        self.records = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[Row]:
         if self.writer is None:
             self.writer = self.ending.sink.open(self.ending.schema, self.task)
         self.writer.write(batch)
+        self.records += batch.num_rows
         yield from ()
 
     def finish(self) -> Iterator[Row]:
@@ -287,7 +303,8 @@ class _WritePipe:
             message = cloudpickle.dumps(self.writer.close())
             shard = self.sender.place % self.sender.shards
             yield self.sender.row(shard, OUTPUT, self.ending.number, 0, message)
-            self.writer = None
+            yield self.sender.report({"output": self.ending.number, "records": self.records})
+            self.writer, self.records = None, 0
 
 
 def in_batches(rows: Iterable[Row]) -> Batches:

@@ -202,10 +202,11 @@ def _use_sink(flow: Flow, number: int, sink: Any) -> None:
     """Have every branch that ends in an output write to the sink that was made ready."""
     if sink is None:
         return
-    for of in (*flow.sources, *flow.operators):
-        of.branches = [b.with_sink(number, sink) for b in of.branches]
-        if isinstance(of, SourceFlow):
-            of.late = [b.with_sink(number, sink) for b in of.late]
+    for source in flow.sources:
+        source.branches = [b.with_sink(number, sink) for b in source.branches]
+        source.late = [b.with_sink(number, sink) for b in source.late]
+    for operator in flow.operators:
+        operator.branches = [b.with_sink(number, sink) for b in operator.branches]
 
 
 # The query

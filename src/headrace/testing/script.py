@@ -88,7 +88,7 @@ class ScriptedSource(OffsetSource):
     scripts: tuple[tuple[Event, ...], ...]
     schema: pa.Schema
     clock: TestClock | None = None
-    bounded: bool = True  # type: ignore[misc]
+    bounded: bool = True
     ends: bool = False
     at_once: int = 1
     watermarks: bool = True

@@ -1,0 +1,213 @@
+"""Lines of text from a TCP socket.
+
+A socket cannot be read twice. So what comes is written to a log first, where an engine gives a
+place for it, and read from there; a line that was logged is not lost when the job is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.errors import PlanError
+from headrace.io.files import LOCAL, filesystem
+from headrace.io.offsets import OffsetSource, Positions, most_at_once
+from headrace.io.source import Split
+from headrace.io.text import SCHEMA, lines_of
+
+_ALL = "lines"
+_AT_ONCE = 8 << 20
+_AGAIN = 1.0
+"""How long to wait before connecting again, in seconds."""
+
+
+@dataclass(frozen=True, eq=False)
+class SocketSource(OffsetSource):
+    """The lines a server sends, in the column ``line``. A position is a number of bytes.
+
+    A connection that is refused or closed is tried again every second; lines sent meanwhile are
+    the server's to keep. A line counts once its end has come.
+    """
+
+    host: str
+    port: int
+    limit: int | None = None
+    schema = SCHEMA
+
+    @staticmethod
+    def open(host: str, port: int, *, limit: int | None = None) -> SocketSource:
+        if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536:
+            raise PlanError(f"read_socket: port={port!r} is not a port")
+        return SocketSource(str(host), port, most_at_once(limit, "read_socket"))
+
+    def __str__(self) -> str:
+        return f"lines from {self.host}:{self.port}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_received"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    @property
+    def received(self) -> Received:
+        """What has come so far; the first call connects."""
+        found: Received | None = self.__dict__.get("_received")
+        if found is None:
+            found = Received(self.host, self.port)
+            object.__setattr__(self, "_received", found)
+        return found
+
+    def keep_in(self, folder: str) -> None:
+        system, root = filesystem(folder)
+        if system is not LOCAL:
+            raise PlanError(
+                f"{self} is logged beside the checkpoint before it is read, and {folder!r} is not "
+                "a local folder; give a checkpoint on this machine's disk"
+            )
+        self.received.keep_in(Path(root))
+
+    def initial(self) -> Positions:
+        return {_ALL: 0}
+
+    def latest(self, since: Positions) -> Positions:
+        log = self.received
+        log.connect()
+        return {_ALL: log.whole_lines(since[_ALL], self.limit)}
+
+    def between(
+        self, start: Positions, end: Positions, parallelism: int
+    ) -> Sequence[tuple[str, Split]]:
+        a, b = start[_ALL], end[_ALL]
+        return [(_ALL, _Lines(self.received.data(a, b)))] if b > a else []
+
+    def forget(self, upto: Positions) -> None:
+        self.received.forget(upto[_ALL])
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Lines that travel with the split itself, for a worker anywhere."""
+
+    data: bytes
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_arrays([lines_of(pa.py_buffer(self.data))], schema=SCHEMA)
+
+
+class Received:
+    """Bytes as they came, in memory or in a file, by their places in the stream."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self.lock = threading.Lock()
+        self.held = bytearray()
+        self.first = 0
+        """The place of the first byte that is held."""
+        self.file: Any = None
+        self.thread: threading.Thread | None = None
+
+    def keep_in(self, folder: Path) -> None:
+        """Go on from a log of earlier, and write down what comes."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with self.lock:
+            for path in sorted(folder.glob("bytes-*")):
+                if not self.held:
+                    self.first = int(path.name.split("-")[1])
+                self.held += path.read_bytes()
+            # A line whose end never came is the server's to send again.
+            self.held = self.held[: self.held.rfind(b"\n") + 1]
+            for path in folder.glob("bytes-*"):
+                path.unlink()
+            path = folder / f"bytes-{self.first:020d}"
+            self.file = path.open("ab", buffering=0)
+            self.file.write(bytes(self.held))
+            os.fsync(self.file.fileno())
+
+    def connect(self) -> None:
+        """Begin to receive, unless that has begun."""
+        with self.lock:
+            if self.thread is None or not self.thread.is_alive():
+                self.thread = threading.Thread(target=self._receive, daemon=True)
+                self.thread.start()
+
+    def _receive(self) -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                self._listen()
+            with self.lock:  # a line that was cut off
+                keep = self.held.rfind(b"\n") + 1
+                del self.held[keep:]
+                if self.file is not None:
+                    self.file.truncate(keep)
+                    self.file.seek(keep)
+            time.sleep(_AGAIN)
+
+    def _listen(self) -> None:
+        with socket.create_connection((self.host, self.port), timeout=10) as link:
+            link.settimeout(None)
+            while data := link.recv(1 << 16):
+                self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        with self.lock:
+            if self.file is not None:
+                self.file.write(data)
+            self.held += data
+
+    def whole_lines(self, since: int, limit: int | None) -> int:
+        """Where the last whole line ends, at most so many lines on."""
+        with self.lock:
+            start = since - self.first
+            end = self.held.rfind(b"\n", start, start + _AT_ONCE) + 1
+            if end == 0:
+                end = self.held.find(b"\n", start) + 1  # a line longer than all that
+            if end <= start:
+                return since
+            if limit is not None:
+                at = start
+                for _ in range(limit):
+                    found = self.held.find(b"\n", at, end)
+                    if found < 0:
+                        break
+                    at = found + 1
+                end = at
+            if self.file is not None:
+                os.fsync(self.file.fileno())  # what is promised must not be lost
+            return self.first + end
+
+    def data(self, start: int, end: int) -> bytes:
+        with self.lock:
+            if start < self.first or end > self.first + len(self.held):
+                raise OSError(
+                    f"the log of {self.host}:{self.port} does not have bytes {start} to {end}"
+                )
+            return bytes(self.held[start - self.first : end - self.first])
+
+    def forget(self, upto: int) -> None:
+        """Drop what will not be asked for again, once it is much."""
+        with self.lock:
+            drop = upto - self.first
+            if drop < _AT_ONCE:
+                return
+            del self.held[:drop]
+            self.first = upto
+            if self.file is not None:
+                old = Path(self.file.name)
+                beside = old.parent / f"part-{self.first:020d}"
+                with beside.open("wb") as file:
+                    file.write(bytes(self.held))
+                    os.fsync(file.fileno())
+                beside.rename(old.parent / f"bytes-{self.first:020d}")
+                self.file.close()
+                old.unlink()
+                self.file = (old.parent / f"bytes-{self.first:020d}").open("ab", buffering=0)
