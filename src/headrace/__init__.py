@@ -11,70 +11,76 @@
 Stream(word: string, n: bigint)
 """
 
-from headrace import types
-from headrace.aggregates import (
-    aggregate,
-    approx_distinct,
-    collect,
-    count,
-    count_distinct,
-    first,
-    last,
-    max,
-    mean,
-    min,
-    std,
-    sum,
-    top_k,
-    var,
-)
-from headrace.box.engine import Box
-from headrace.box.transforms import Transform
-from headrace.errors import (
-    BadRecord,
-    EngineError,
-    ExpressionError,
-    HeadraceError,
-    PlanError,
-    StepError,
-)
-from headrace.expressions import (
-    Expr,
-    array,
-    call,
-    coalesce,
-    col,
-    concat,
-    greatest,
-    hash_of,
-    least,
-    lit,
-    sql,
-    struct,
-    when,
-)
-from headrace.io.source import Watermark
-from headrace.jobs import Job, Progress, start
-from headrace.keyed import KeyedStream, WindowedStream
-from headrace.read import (
-    from_arrow,
-    from_items,
-    from_pandas,
-    from_polars,
-    from_source,
-    from_spark,
-    generate,
-    rate,
-    read,
-    read_csv,
-    read_json,
-    read_parquet,
-    read_socket,
-    read_text,
-)
-from headrace.spark.engine import Spark
-from headrace.stream import Stream
-from headrace.windows import session, sliding, tumbling
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace import types
+    from headrace.aggregates import (
+        aggregate,
+        approx_distinct,
+        collect,
+        count,
+        count_distinct,
+        first,
+        last,
+        max,
+        mean,
+        min,
+        std,
+        sum,
+        top_k,
+        var,
+    )
+    from headrace.box.engine import Box
+    from headrace.box.transforms import Transform
+    from headrace.errors import (
+        BadRecord,
+        EngineError,
+        ExpressionError,
+        HeadraceError,
+        PlanError,
+        StepError,
+    )
+    from headrace.expressions import (
+        Expr,
+        array,
+        call,
+        coalesce,
+        col,
+        concat,
+        greatest,
+        hash_of,
+        least,
+        lit,
+        sql,
+        struct,
+        when,
+    )
+    from headrace.io.source import Watermark
+    from headrace.jobs import Job, Progress, start
+    from headrace.keyed import KeyedStream, WindowedStream
+    from headrace.sources import (
+        from_arrow,
+        from_items,
+        from_pandas,
+        from_polars,
+        from_source,
+        from_spark,
+        generate,
+        rate,
+        read,
+        read_csv,
+        read_json,
+        read_parquet,
+        read_socket,
+        read_text,
+    )
+    from headrace.spark.engine import Spark
+    from headrace.stream import Stream
+    from headrace.windows import session, sliding, tumbling
 
 __version__ = "0.1.0"
 
@@ -141,3 +147,43 @@ __all__ = [
     "var",
     "when",
 ]
+
+_HOMES = {
+    "headrace.aggregates": (
+        "aggregate approx_distinct collect count count_distinct first last max mean min "
+        "std sum top_k var"
+    ),
+    "headrace.box.engine": "Box",
+    "headrace.box.transforms": "Transform",
+    "headrace.errors": "BadRecord EngineError ExpressionError HeadraceError PlanError StepError",
+    "headrace.expressions": (
+        "Expr array call coalesce col concat greatest hash_of least lit sql struct when"
+    ),
+    "headrace.io.source": "Watermark",
+    "headrace.jobs": "Job Progress start",
+    "headrace.keyed": "KeyedStream WindowedStream",
+    "headrace.sources": (
+        "from_arrow from_items from_pandas from_polars from_source from_spark generate "
+        "rate read read_csv read_json read_parquet read_socket read_text"
+    ),
+    "headrace.spark.engine": "Spark",
+    "headrace.stream": "Stream",
+    "headrace.windows": "session sliding tumbling",
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    """What is asked for is imported then: a process that needs one part need not load all."""
+    if name in _HOME:
+        found = getattr(importlib.import_module(_HOME[name]), name)
+    elif name == "types":
+        found = importlib.import_module("headrace.types")
+    else:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

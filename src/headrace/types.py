@@ -13,13 +13,14 @@ import decimal
 import types as pytypes
 import typing
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
-from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from headrace.errors import PlanError, nearest
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
@@ -115,6 +116,8 @@ def type_name(kind: pa.DataType) -> str:
 
 def from_sqlglot(tree: exp.DataType) -> pa.DataType:
     """The Arrow type of a parsed SQL type."""
+    from sqlglot import exp
+
     name = tree.this.value if isinstance(tree.this, exp.DataType.Type) else str(tree.this)
     if name in _SQLGLOT:
         return _NAMED[_SQLGLOT[name]]
@@ -145,6 +148,9 @@ def to_type(what: Any) -> pa.DataType:
         name = _ALIASES.get(name, name)
         if name in _NAMED:
             return _NAMED[name]
+        from sqlglot import exp
+        from sqlglot.errors import SqlglotError
+
         try:
             return from_sqlglot(exp.DataType.build(what, dialect="spark"))
         except (SqlglotError, ValueError, AttributeError, KeyError, PlanError):

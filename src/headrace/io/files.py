@@ -17,7 +17,6 @@ import pyarrow as pa
 from pyarrow import fs
 
 from headrace.errors import BadRecord, PlanError, nearest
-from headrace.kernels.native.lines import count_lines
 
 BLOCK = 4 << 20
 """Bytes read from a file at a time: the unit that becomes a bundle or a few."""
@@ -306,6 +305,8 @@ def lines_before(part: Range) -> int:
 
     Only asked for when a record is bad, for it reads the file up to there.
     """
+    from headrace.kernels.native.lines import count_lines
+
     if part.start == 0:
         return 0
     lines = 0

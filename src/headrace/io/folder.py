@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,21 +13,25 @@ import pyarrow as pa
 from pyarrow import fs
 
 from headrace.errors import BadRecord, PlanError
-from headrace.io.csv import CsvSource
 from headrace.io.files import LOCAL, filesystem, is_glob, matching, replace_file, visible
-from headrace.io.json import JsonSource
 from headrace.io.offsets import OffsetSource, Positions, most_at_once
-from headrace.io.parquet import ParquetSource
 from headrace.io.source import ERRORS, Source, Split, at_most
-from headrace.io.text import SCHEMA, TextSource
-from headrace.types import to_schema
 
-_OPEN: dict[str, Callable[..., Source]] = {
-    "text": TextSource.open,
-    "csv": CsvSource.open,
-    "json": JsonSource.open,
-    "parquet": ParquetSource.open,
+_FORMATS = {
+    "text": "TextSource",
+    "csv": "CsvSource",
+    "json": "JsonSource",
+    "parquet": "ParquetSource",
 }
+
+
+def _opened(kind: str, paths: list[str], options: dict[str, Any]) -> Source:
+    """Some files in a format; only that format's reader is loaded."""
+    module = importlib.import_module(f"headrace.io.{kind}")
+    source: Source = getattr(module, _FORMATS[kind]).open(paths, **options)
+    return source
+
+
 _NAME = "files"
 """The one split of a folder: its files are one input, read side by side."""
 
@@ -67,11 +72,13 @@ class FolderSource(OffsetSource):
         where = os.fspath(path)
         found = Listing(where).refresh()
         if kind == "text":
-            known = SCHEMA
+            known = pa.schema([pa.field("line", pa.string())])
         elif schema is not None:
+            from headrace.types import to_schema
+
             known = to_schema(schema)
         elif found:
-            known = _OPEN[kind]([p for p, _ in found[:64]], **options).schema
+            known = _opened(kind, [p for p, _ in found[:64]], options).schema
         else:
             raise PlanError(
                 f"{what}: there is no file in {where!r} yet to learn the columns from; pass schema="
@@ -136,7 +143,7 @@ class FolderSource(OffsetSource):
             return []
         paths = [p for p, _ in files]
         try:
-            source: Any = _OPEN[self.kind](paths, **self.options)
+            source: Any = _opened(self.kind, paths, self.options)
         except PlanError as error:
             gone = [p for p in paths if not _is_there(p)]
             if gone:

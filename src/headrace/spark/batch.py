@@ -76,7 +76,8 @@ from headrace.spark.heads import (
     TopHead,
 )
 from headrace.spark.session import our_meaning
-from headrace.spark.stage import Program, Task, bare, by_value
+from headrace.spark.shipping import bare, by_value
+from headrace.spark.stage import Program, Task
 from headrace.windows import Session
 
 _SHARD_BYTES = 32 << 20

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pyspark.daemon import manager
 
+import headrace.spark.level
+import headrace.spark.reader
 import headrace.spark.stage  # noqa: F401
 
 if __name__ == "__main__":

@@ -1,27 +1,22 @@
-"""A level of operators: one ``transformWithState`` over the shards of the keys."""
+"""A level of operators, as one worker runs it on one shard of the keys."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Row as SparkRow
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from headrace.plan.nodes import GroupBy, JoinWithin, MaxParallelism, Shuffle
 from headrace.spark.bundles import Place
-from headrace.spark.failures import carrying
 from headrace.spark.flow import Branch, OperatorFlow
 from headrace.spark.marks import LaneMarks
 from headrace.spark.operators import Came, operator_of
 from headrace.spark.rows import MARK, Compiled, Row, Sender
-from headrace.spark.stage import Shipped, once
+from headrace.spark.stage import once
 
-_RowOf = SparkRow("shard", "target", "lane", "pane", "place", "bundle")
 _BRANCH = 1 << 10
 """Where the numbers of levels begin, after those of sources."""
 
@@ -78,66 +73,17 @@ class LevelProgram:
             for o in self.operators
         ]
 
-
-class _Store:
-    """One operator's bundles in the state of a shard."""
-
-    def __init__(self, state: Any, operator: int, level: Level) -> None:
-        self.state, self.operator, self.level = state, operator, level
-
-    def get(self, kind: int, pane: int, part: int) -> bytes:
-        data: bytes = self.state.getValue((self.operator, kind, pane, part))[0]
-        return data
-
-    def put(self, kind: int, pane: int, part: int, data: bytes) -> None:
-        self.state.updateValue((self.operator, kind, pane, part), (data,))
-
-    def remove(self, kind: int, pane: int, part: int) -> None:
-        self.state.removeKey((self.operator, kind, pane, part))
-
-
-def _quiet() -> None:
-    """Spark's worker that learns of a processor's state on the driver prints what it does."""
-    main = sys.modules.get("__main__")
-    if str(getattr(main, "__file__", "")).endswith("transform_with_state_driver_worker.py"):
-        vars(main)["print"] = lambda *words: None
-
-
-_quiet()
-
-
-class Level(StatefulProcessor):
-    """Runs the operators of a level on each shard, once in a micro-batch."""
-
-    def __init__(self, shipped: Shipped) -> None:
-        self.shipped = shipped
-
-    def init(self, handle: Any) -> None:
-        """Spark tells where the state is."""
-        self.note = handle.getValueState("note", "value string")
-        key = "operator int, kind int, pane bigint, part bigint"
-        self.parts = handle.getMapState("bundles", key, "value binary")
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
-        with carrying():
-            program: LevelProgram = self.shipped.load()
-            for row in self._handled(program, key[0], rows):
-                yield _RowOf(*row)
-
-    def _handled(self, program: LevelProgram, label: int, rows: Any) -> Iterator[Row]:
-        compiled = once(program.key, program.compiled)
-        shard = program.labels.index(label)
-        place = Place(_BRANCH + program.number, shard, Place.of(0).attempt)
-        sender = Sender(program.labels, place.first)
-        saved = self.note.get()
-        note: dict[str, Any] = {} if saved is None else json.loads(saved[0])
-        mine = {str(o.number) for o in program.operators}
+    def run(self, label: int, rows: Any, saved: Any, parts: Any, save: Any) -> Iterator[Row]:
+        """One shard's micro-batch: rows in, rows out; the note and the bundles are its state."""
+        compiled = once(self.key, self.compiled)
+        shard = self.labels.index(label)
+        place = Place(_BRANCH + self.number, shard, Place.of(0).attempt)
+        sender = Sender(self.labels, place.first)
+        note: dict[str, Any] = {} if saved is None else json.loads(saved)
+        mine = {str(o.number) for o in self.operators}
         came: dict[str, list[Came]] = {name: [] for name in mine}
         marks = {
-            name: LaneMarks.of(len(program.labels), note.get("marks", {}).get(name, {}))
+            name: LaneMarks.of(len(self.labels), note.get("marks", {}).get(name, {}))
             for name in mine
         }
         for row in rows:
@@ -155,7 +101,7 @@ class Level(StatefulProcessor):
             lanes = [marks[name].mark(set(f)) for f in operator.feeders]
             bundles = sorted(came[name], key=lambda c: c.place)
             pipes = [b.start(sender, f"{operator.number}-{place}") for b in branches]
-            store = _Store(self.parts, operator.number, self)
+            store = _Store(parts, operator.number)
             given = 0
             for batch in runs.run(bundles, lanes, notes.setdefault(name, {}), store):
                 given += batch.num_rows
@@ -170,4 +116,21 @@ class Level(StatefulProcessor):
             told = {"operator": operator.number, "out": given, "bundles": len(bundles)}
             yield sender.report({**told, "shard": shard, "mark": least})
         note["marks"] = {name: m.said() for name, m in marks.items()}
-        self.note.update((json.dumps(note),))
+        save(json.dumps(note))
+
+
+class _Store:
+    """One operator's bundles in the state of a shard."""
+
+    def __init__(self, state: Any, operator: int) -> None:
+        self.state, self.operator = state, operator
+
+    def get(self, kind: int, pane: int, part: int) -> bytes:
+        data: bytes = self.state.getValue((self.operator, kind, pane, part))[0]
+        return data
+
+    def put(self, kind: int, pane: int, part: int, data: bytes) -> None:
+        self.state.updateValue((self.operator, kind, pane, part), (data,))
+
+    def remove(self, kind: int, pane: int, part: int) -> None:
+        self.state.removeKey((self.operator, kind, pane, part))

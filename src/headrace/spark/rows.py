@@ -24,6 +24,7 @@ from headrace.kernels.paned import PanedPartials
 from headrace.kernels.window import Spans, session_spans
 from headrace.spark.bundles import Batches, gathered, pack, parts_of
 from headrace.spark.flow import Branch, ToJoin, ToOutput, ToRelay, ToSessions, ToWindows
+from headrace.spark.shipping import PARTS
 
 ROWS = pa.schema(
     [
@@ -35,16 +36,12 @@ ROWS = pa.schema(
         pa.field("bundle", pa.binary()),
     ]
 )
-ROWS_SQL = "shard int, target int, lane int, pane bigint, place bigint, bundle binary"
 OUTPUT, REPORT = -1, -2
 """Targets that are no operator; an output's number is the lane."""
 MARK = -1
 """The lane of rows that carry a watermark and no records."""
 START, LAST = "__start", "__last"
 """The columns of a span of time beside its partials."""
-
-PARTS = 8
-"""The bits of a task's number that say which part of a split it reads."""
 
 
 def task_of(place: int) -> int:

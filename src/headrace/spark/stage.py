@@ -6,17 +6,10 @@ stage's narrow steps, and an ending that says what leaves the worker.
 
 from __future__ import annotations
 
-import os
-import pickle
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
-import cloudpickle
-import pyarrow as pa
-
-from headrace.errors import EngineError
 from headrace.kernels.aggregate import compile_partial
 from headrace.kernels.chain import Chain, compile_chain
 from headrace.plan.nodes import Narrow
@@ -24,46 +17,7 @@ from headrace.spark.bundles import Batches, Place
 from headrace.spark.endings import Ending, PartialEnding
 from headrace.spark.failures import carrying
 from headrace.spark.heads import Head
-
-
-def by_value(thing: Any) -> bytes:
-    """Anything as bytes, lambdas and functions of a script included."""
-    data: bytes = cloudpickle.dumps(thing)
-    return data
-
-
-def bare(node: Any) -> Any:
-    """A step without what comes before it, so that a worker is sent just the step."""
-    return replace(node, input=None)
-
-
-@dataclass(frozen=True)
-class Shipped:
-    """Something on its way to the workers, with where to find what it imports.
-
-    A person's functions may come from modules beside the script. Where a worker sees the same
-    folders, as on one machine, it imports from them what the script did.
-    """
-
-    data: bytes
-    path: tuple[str, ...]
-
-    @classmethod
-    def of(cls, what: Any) -> Self:
-        folders = tuple(p for p in (os.path.abspath(p) for p in sys.path) if os.path.isdir(p))
-        return cls(by_value(what), folders)
-
-    def load(self) -> Any:
-        """What was sent, in a worker."""
-        one_core()
-        sys.path.extend(p for p in self.path if p not in sys.path and os.path.isdir(p))
-        try:
-            return pickle.loads(self.data)
-        except ImportError as error:
-            raise EngineError(
-                f"a Spark worker cannot import what a function needs ({error}); install it on "
-                "every worker, or ship it with session.sparkContext.addPyFile(…)"
-            ) from error
+from headrace.spark.shipping import Shipped
 
 
 class Task(Shipped):
@@ -115,10 +69,3 @@ def once(key: str, make: Callable[[], Any]) -> Any:
             _COMPILED.pop(next(iter(_COMPILED)))
         _COMPILED[key] = make()
     return _COMPILED[key]
-
-
-def one_core() -> None:
-    """A worker is one of many on the machine: Arrow must not take all cores for it."""
-    if pa.cpu_count() != 1:
-        pa.set_cpu_count(1)
-        pa.set_io_thread_count(2)

@@ -23,11 +23,13 @@ from headrace.spark.control import Control
 from headrace.spark.failures import told
 from headrace.spark.flow import Flow, OperatorFlow, SourceFlow, flow_of
 from headrace.spark.job import Delivery, SparkJob
-from headrace.spark.level import Level, LevelProgram, Operator
-from headrace.spark.reader import FrameReader, SourcePlan, SourceProgram, source_class
-from headrace.spark.rows import ROWS_SQL, labels_of
+from headrace.spark.level import LevelProgram, Operator
+from headrace.spark.planning import SourcePlan, source_class
+from headrace.spark.processor import Level
+from headrace.spark.reader import FrameReader, SourceProgram
+from headrace.spark.rows import labels_of
 from headrace.spark.session import our_meaning
-from headrace.spark.stage import Shipped
+from headrace.spark.shipping import ROWS_SQL, Shipped
 from headrace.types import type_name
 from headrace.windows import duration
 

@@ -13,7 +13,7 @@ from headrace.errors import PlanError
 from headrace.io.memory import infer_schema, table_of
 from headrace.io.offsets import OffsetSource, Positions
 from headrace.io.source import Split, Watermark
-from headrace.read import from_source
+from headrace.sources import from_source
 from headrace.stream import Stream
 from headrace.testing.clock import TestClock
 from headrace.types import normal_schema, to_schema

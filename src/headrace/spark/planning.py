@@ -1,0 +1,181 @@
+"""Sources as Spark knows them: offsets, and the tasks of each batch.
+
+An offset of ours says how far each split is read, and what was known when the batch was planned:
+which splits were silent, whether the input has ended, and below which event time a record is late.
+Spark logs it before the batch runs, so a batch that runs again does the same again.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+from headrace.io.offsets import OffsetSource, Positions
+from headrace.io.source import Split
+from headrace.spark.bundles import Batches
+from headrace.spark.control import Control
+from headrace.spark.failures import carrying
+from headrace.spark.marks import SourceMarks
+from headrace.spark.shipping import PARTS, ROWS_SQL, Shipped, by_value
+from headrace.windows import BEGINNING
+
+_CATCH_UP = 2.0
+"""How long, in seconds, to look for all that is there when a job takes just that."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One split of one batch, as the task that reads it knows it."""
+
+    name: str
+    split: Split | None
+    floor: int
+    """Below this a record is late."""
+    number: int
+    """Its split's place among the splits, and its own among the parts of the split."""
+    control: dict[str, Any] | None
+    """With the first split of a batch: which splits there are."""
+
+
+@dataclass(frozen=True)
+class SourcePlan:
+    """All that the driver's side of a source needs."""
+
+    source: OffsetSource
+    number: int
+    idle: int | None
+    parallelism: int
+    folder: str
+
+
+class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A source of ours as Spark's: it plans batches on the driver and reads them in the workers."""
+
+    def __init__(self, plan: bytes, program: Shipped) -> None:
+        self.plan, self.program = plan, program
+        self.live: _Planning | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "live": None, "plan": b""}  # what travels to the workers
+
+    @property
+    def planning(self) -> _Planning:
+        if self.live is None:
+            self.live = _Planning(pickle.loads(self.plan))
+        return self.live
+
+    def initialOffset(self) -> dict[str, Any]:
+        with carrying():
+            return self.planning.initial()
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
+        with carrying():
+            return self.planning.latest(start)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.planning.only_now = True
+
+    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
+        with carrying():
+            return [InputPartition(pickle.dumps(r)) for r in self.planning.readings(start, end)]
+
+    def commit(self, end: Any) -> None:
+        with carrying():
+            self.planning.plan.source.forget(end["at"])
+
+    def read(self, partition: InputPartition) -> Batches:
+        with carrying():
+            yield from self.program.load().batches(pickle.loads(partition.value))
+
+
+class _Planning:
+    """The driver's side of a source, in the process that Spark keeps for it."""
+
+    def __init__(self, plan: SourcePlan) -> None:
+        self.plan = plan
+        self.control = Control(plan.folder)
+        self.seen: dict[str, float] = {}
+        self.only_now = False
+        self.steps: list[Positions] | None = None
+        plan.source.keep_in(f"{plan.folder}/source-{plan.number}")
+
+    def initial(self) -> dict[str, Any]:
+        return {"at": self.plan.source.initial(), "idle": [], "ended": False, "marks": {}}
+
+    def latest(self, start: dict[str, Any] | None) -> dict[str, Any]:
+        if start is None:
+            start = self.initial()
+        control = self.control.read()
+        stop = control.get("stop")
+        if start["ended"] or stop == "hold":
+            return start
+        source, before = self.plan.source, start["at"]
+        at = before if stop == "drain" else self._next(before)
+        now = time.monotonic()
+        for name in at:
+            if at[name] != before.get(name) or name not in self.seen:
+                self.seen[name] = now
+        idle = list(start["idle"])
+        if self.plan.idle is not None:
+            quiet = [n for n in at if now - self.seen[n] > self.plan.idle / 1e6]
+            idle = [n for n in at if at[n] == before.get(n) and (n in quiet or n in start["idle"])]
+        ended = stop == "drain" or source.ended(at)
+        if at == before and idle == start["idle"] and not ended:
+            return start
+        marks = control.get("sources", {}).get(str(self.plan.number), {})
+        return {"at": at, "idle": idle, "ended": ended, "marks": marks}
+
+    def _next(self, before: Positions) -> Positions:
+        source = self.plan.source
+        if not self.only_now:
+            return source.latest(before)
+        if self.steps is None:
+            self.steps = [before]
+            deadline = time.monotonic() + _CATCH_UP
+            while time.monotonic() < deadline:
+                after = source.latest(self.steps[-1])
+                if after == self.steps[-1]:
+                    break
+                self.steps.append(after)
+                if getattr(source, "limit", None) is None:
+                    break
+        known = [i for i, step in enumerate(self.steps) if step == before]
+        return self.steps[min(known[-1] + 1, len(self.steps) - 1)] if known else before
+
+    def readings(self, start: dict[str, Any], end: dict[str, Any]) -> list[Reading]:
+        marks = SourceMarks(**end["marks"]) if end["marks"] else SourceMarks()
+        control = {"live": list(end["at"]), "idle": end["idle"], "ended": end["ended"]}
+        found = self.plan.source.between(start["at"], end["at"], self.plan.parallelism)
+        names, parts = list(end["at"]), Counter[str]()
+        readings = []
+        for i, (name, split) in enumerate(found):
+            floor = marks.floor(name, name in start["idle"])
+            number = names.index(name) << PARTS | parts[name]
+            parts[name] += 1
+            readings.append(Reading(name, split, floor, number, control if not i else None))
+        return readings or [Reading("", None, BEGINNING, 0, control)]
+
+
+def source_class(name: str, plan: SourcePlan, program: Any) -> type[DataSource]:
+    """A data source of Spark's that reads one source of one job."""
+    planned, shipped = by_value(plan), Shipped.of(program)
+
+    class Headrace(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def schema(self) -> str:
+            return ROWS_SQL
+
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:
+            return OffsetReader(planned, shipped)
+
+    return Headrace

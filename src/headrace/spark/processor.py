@@ -1,0 +1,52 @@
+"""The processor that Spark's ``transformWithState`` calls for a level, light to import."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql import Row as SparkRow
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from headrace.spark.failures import carrying
+from headrace.spark.shipping import Shipped
+
+_RowOf = SparkRow("shard", "target", "lane", "pane", "place", "bundle")
+
+
+def _quiet() -> None:
+    """Spark's worker that learns of a processor's state on the driver prints what it does."""
+    main = sys.modules.get("__main__")
+    if str(getattr(main, "__file__", "")).endswith("transform_with_state_driver_worker.py"):
+        vars(main)["print"] = lambda *words: None
+
+
+_quiet()
+
+
+class Level(StatefulProcessor):
+    """Runs the operators of a level on each shard, once in a micro-batch."""
+
+    def __init__(self, shipped: Shipped) -> None:
+        self.shipped = shipped
+
+    def init(self, handle: Any) -> None:
+        """Spark tells where the state is."""
+        self.note = handle.getValueState("note", "value string")
+        key = "operator int, kind int, pane bigint, part bigint"
+        self.parts = handle.getMapState("bundles", key, "value binary")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        with carrying():
+            saved = self.note.get()
+            note = None if saved is None else saved[0]
+            made = self.shipped.load().run(key[0], rows, note, self.parts, self._save)
+            for row in made:
+                yield _RowOf(*row)
+
+    def _save(self, note: str) -> None:
+        self.note.update((note,))
