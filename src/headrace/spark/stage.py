@@ -6,6 +6,7 @@ stage's narrow steps, and an ending that says what leaves the worker.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -68,4 +69,5 @@ def once(key: str, make: Callable[[], Any]) -> Any:
         while len(_COMPILED) >= 64:
             _COMPILED.pop(next(iter(_COMPILED)))
         _COMPILED[key] = make()
+        gc.freeze()  # not to be looked through after every task; see headrace.spark.daemon
     return _COMPILED[key]
