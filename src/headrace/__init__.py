@@ -74,7 +74,9 @@ if TYPE_CHECKING:
         read,
         read_csv,
         read_json,
+        read_kafka,
         read_parquet,
+        read_redis,
         read_socket,
         read_text,
     )
@@ -131,7 +133,9 @@ __all__ = [
     "read",
     "read_csv",
     "read_json",
+    "read_kafka",
     "read_parquet",
+    "read_redis",
     "read_socket",
     "read_text",
     "session",
@@ -164,7 +168,7 @@ _HOMES = {
     "headrace.keyed": "KeyedStream WindowedStream",
     "headrace.sources": (
         "from_arrow from_items from_pandas from_polars from_source from_spark generate "
-        "rate read read_csv read_json read_parquet read_socket read_text"
+        "rate read read_csv read_json read_kafka read_parquet read_redis read_socket read_text"
     ),
     "headrace.spark.engine": "Spark",
     "headrace.stream": "Stream",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,9 +12,11 @@ from headrace.functions import annotated, as_schema, element_type
 from headrace.io.csv import CsvSource
 from headrace.io.folder import FolderSource
 from headrace.io.json import JsonSource
+from headrace.io.kafka import KafkaSource
 from headrace.io.memory import GeneratedSource, TableSource, infer_schema, table_of
 from headrace.io.parquet import ParquetSource
 from headrace.io.rate import RateSource
+from headrace.io.redis import RedisSource
 from headrace.io.registry import find
 from headrace.io.socket import SocketSource
 from headrace.io.source import Source
@@ -163,6 +165,42 @@ def rate(
     It ends after ``upto`` records, if that is given; ``limit`` bounds what a batch takes.
     """
     return from_source(RateSource.open(per_second, splits=splits, upto=upto, limit=limit))
+
+
+def read_kafka(
+    topic: str,
+    *,
+    servers: str = "localhost:9092",
+    schema: Any = None,
+    format: str = "json",
+    start: str = "earliest",
+    limit: int | None = None,
+    on_error: str = "raise",
+    config: Mapping[str, Any] | None = None,
+) -> Stream:
+    """The messages of a Kafka topic, a split for each partition.
+
+    Messages are JSON objects with the columns of ``schema``, or in one column ``value`` with
+    ``format="text"`` or ``"bytes"``. ``start`` is where a new job begins; ``limit`` bounds the
+    messages of one batch; ``config`` is for the client library.
+    """
+    return from_source(
+        KafkaSource.open(
+            topic, servers=servers, schema=schema, format=format, start=start, limit=limit,
+            on_error=on_error, config=config,
+        )
+    )  # fmt: skip
+
+
+def read_redis(
+    keys: str | Sequence[str],
+    *,
+    schema: Any,
+    url: str = "redis://localhost:6379",
+    limit: int | None = None,
+) -> Stream:
+    """The entries of one or more Redis streams, a split for each; ``schema`` names their fields."""
+    return from_source(RedisSource.open(keys, schema=schema, url=url, limit=limit))
 
 
 def read_socket(host: str, port: int, *, limit: int | None = None) -> Stream:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce as fold_left
 from typing import Any
@@ -33,8 +33,12 @@ from headrace.functions import (
     with_values,
 )
 from headrace.io.csv import CsvSink
+from headrace.io.gathering import Console, EachBatch
 from headrace.io.json import JsonSink
+from headrace.io.kafka import KafkaSink
 from headrace.io.parquet import ParquetSink
+from headrace.io.postgres import PostgresSink
+from headrace.io.redis import RedisSink
 from headrace.io.registry import find
 from headrace.io.sink import Sink
 from headrace.io.source import ErrorKeeping
@@ -704,6 +708,54 @@ class Stream:
     def write_text(self, path: Any, mode: str = "error", on: Any = None) -> Outlet | None:
         """Write the one string column as a folder of text files."""
         return self._write_files("write_text", TextSink, path, mode, on, {})
+
+    def write_kafka(
+        self,
+        topic: str,
+        *,
+        servers: str = "localhost:9092",
+        key: str | None = None,
+        value: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        on: Any = None,
+    ) -> Outlet | None:
+        """Send each record to a Kafka topic, as a JSON object or as the one column ``value``."""
+        return self.write_to(KafkaSink(topic, servers, key, value, dict(config or {})), on)
+
+    def write_redis(
+        self,
+        name: str,
+        *,
+        url: str = "redis://localhost:6379",
+        key: str | None = None,
+        on: Any = None,
+    ) -> Outlet | None:
+        """Add each record to a Redis stream; with ``key``, keep it as the hash ``name:value``."""
+        return self.write_to(RedisSink(name, url, key), on)
+
+    def write_postgres(
+        self, table: str, url: str, *, key: str | Sequence[str] = (), on: Any = None
+    ) -> Outlet | None:
+        """Append to a Postgres table; with ``key``, replace the rows that have the same key."""
+        with self._building("write_postgres"):
+            keys = column_names(key, "key=")
+        return self.write_to(PostgresSink(table, url, keys), on)
+
+    def write_console(self, rows: int = 20, on: Any = None) -> Outlet | None:
+        """Print the first records of each batch."""
+        return self.write_to(Console(rows), on)
+
+    def for_each_batch(
+        self, function: Callable[[pa.Table, int], Any], on: Any = None
+    ) -> Outlet | None:
+        """Call ``function(table, epoch)`` here with the records of each batch.
+
+        After a failure the last epoch may come once more, with the same number and records.
+        """
+        with self._building("for_each_batch") as at:
+            self._function(function)
+            sink = EachBatch(function, at.label)
+        return self.write_to(sink, on)
 
     def _write_files(
         self, method: str, kind: Any, path: Any, mode: str, on: Any, options: dict[str, Any]

@@ -148,14 +148,16 @@ class _JsonEncoder:
         self.file = file
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        lines = [
-            plain_json.dumps(_finite(row), default=_plain, ensure_ascii=False) + "\n"
-            for row in batch.to_pylist()
-        ]
+        lines = [json_line(row) + "\n" for row in batch.to_pylist()]
         self.file.write("".join(lines).encode())
 
     def close(self) -> None:
         pass
+
+
+def json_line(row: dict[str, Any]) -> str:
+    """A record as a JSON object."""
+    return plain_json.dumps(_finite(row), default=_plain, ensure_ascii=False)
 
 
 def _finite(value: Any) -> Any:

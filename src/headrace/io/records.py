@@ -132,7 +132,7 @@ class RecordSplit:
                 if self.on_error == "raise" and bad:
                     file, line, reason, text = bad[0]
                     raise BadRecord(
-                        f"{file}, line {line}: {reason}; the record is {_short(text)}. "
+                        f"{file}, line {line}: {reason}; the record is {short(text)}. "
                         "Pass on_error='skip' or 'keep', or a schema= that fits"
                     ) from None
             seen += count
@@ -192,7 +192,8 @@ def line_edges(data: pa.Buffer) -> np.ndarray[Any, Any]:
     return np.append(0, ends)
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """A record as a message shows it."""
     return repr(text if len(text) <= 200 else text[:197] + "…")
 
 

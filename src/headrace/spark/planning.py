@@ -23,7 +23,7 @@ from headrace.spark.bundles import Batches
 from headrace.spark.control import Control
 from headrace.spark.failures import carrying
 from headrace.spark.marks import SourceMarks
-from headrace.spark.shipping import PARTS, ROWS_SQL, Shipped, by_value
+from headrace.spark.shipping import PARTS, ROWS_SQL, Shipped
 from headrace.windows import BEGINNING
 
 _CATCH_UP = 2.0
@@ -58,17 +58,18 @@ class SourcePlan:
 class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A source of ours as Spark's: it plans batches on the driver and reads them in the workers."""
 
-    def __init__(self, plan: bytes, program: Shipped) -> None:
+    def __init__(self, plan: Shipped | None, program: Shipped) -> None:
         self.plan, self.program = plan, program
         self.live: _Planning | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "live": None, "plan": b""}  # what travels to the workers
+        return {**self.__dict__, "live": None, "plan": None}  # what travels to the workers
 
     @property
     def planning(self) -> _Planning:
         if self.live is None:
-            self.live = _Planning(pickle.loads(self.plan))
+            assert self.plan is not None
+            self.live = _Planning(self.plan.load())
         return self.live
 
     def initialOffset(self) -> dict[str, Any]:
@@ -165,7 +166,7 @@ class _Planning:
 
 def source_class(name: str, plan: SourcePlan, program: Any) -> type[DataSource]:
     """A data source of Spark's that reads one source of one job."""
-    planned, shipped = by_value(plan), Shipped.of(program)
+    planned, shipped = Shipped.of(plan), Shipped.of(program)
 
     class Headrace(DataSource):
         @classmethod

@@ -1,0 +1,113 @@
+"""Sinks that one process writes: workers hand over their records, and a commit writes them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from headrace.errors import HeadraceError, StepError
+
+
+class GatheringSink:
+    """Takes the records of an epoch together, and writes them at once."""
+
+    guarantee: ClassVar[str] = "at least once"
+    columns: pa.Schema | None = None
+
+    def check(self, schema: pa.Schema) -> None:
+        """Every type can be written unless a sink says otherwise."""
+
+    def begin(self, schema: pa.Schema) -> None:
+        """Remember the columns, for epochs that bring no records."""
+        self.columns = schema
+
+    def open(self, schema: pa.Schema, task: str) -> GatheringWriter:
+        return GatheringWriter()
+
+    def commit(self, messages: list[Any]) -> None:
+        self._write("", -1, messages)
+
+    def commit_epoch(self, job: str, epoch: int, messages: list[Any]) -> None:
+        """Write an epoch; one that sinks of this kind have seen before may come again."""
+        self._write(job, epoch, messages)
+
+    def _write(self, job: str, epoch: int, messages: list[Any]) -> None:
+        batches = [b for m in messages if m is not None for b in _unpacked(m)]
+        if not batches:
+            return
+        table = pa.Table.from_batches(batches)
+        try:
+            self.store(table, job, epoch)
+        except HeadraceError:
+            raise
+        except Exception as error:
+            raise StepError(f"{self} failed: {type(error).__name__}: {error}") from error
+
+    def store(self, table: pa.Table, job: str, epoch: int) -> None:
+        """Write records; ``epoch`` is -1 where there are no epochs."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Nothing was written that a commit did not write."""
+
+
+class GatheringWriter:
+    """Keeps a task's records, to be handed over when it ends."""
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.batches.append(batch)
+
+    def close(self) -> Any:
+        if not self.batches:
+            return None
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, self.batches[0].schema) as stream:
+            for batch in self.batches:
+                stream.write_batch(batch)
+        return out.getvalue().to_pybytes()
+
+
+def _unpacked(message: bytes) -> list[pa.RecordBatch]:
+    with pa.ipc.open_stream(message) as stream:
+        return list(stream)
+
+
+class EachBatch(GatheringSink):
+    """Hands the records of each epoch to a function, as a table, with the epoch's number."""
+
+    def __init__(self, function: Callable[[pa.Table, int], Any], label: str) -> None:
+        self.function, self.label = function, label
+        self.count = 0
+
+    def __str__(self) -> str:
+        return self.label
+
+    def store(self, table: pa.Table, job: str, epoch: int) -> None:
+        self.function(table, self.count if epoch < 0 else epoch)
+        self.count += 1
+
+    def open(self, schema: pa.Schema, task: str) -> GatheringWriter:
+        return GatheringWriter()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "function": None}  # it stays where it was written
+
+
+class Console(GatheringSink):
+    """Prints the records of each epoch."""
+
+    def __init__(self, rows: int = 20) -> None:
+        self.rows = rows
+
+    def __str__(self) -> str:
+        return "the console"
+
+    def store(self, table: pa.Table, job: str, epoch: int) -> None:
+        from headrace.display import print_table
+
+        print_table(table.slice(0, self.rows), more=table.num_rows > self.rows)

