@@ -91,11 +91,11 @@ class EachBatch(GatheringSink):
         self.function(table, self.count if epoch < 0 else epoch)
         self.count += 1
 
-    def open(self, schema: pa.Schema, task: str) -> GatheringWriter:
-        return GatheringWriter()
+    def __copy__(self) -> EachBatch:
+        return EachBatch(self.function, self.label)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "function": None}  # it stays where it was written
+        return {**self.__dict__, "function": None}  # it stays here; workers only hand over
 
 
 class Console(GatheringSink):

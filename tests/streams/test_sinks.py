@@ -1,0 +1,181 @@
+"""Where streams that do not end go, on both engines, and what each promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace import testing
+from headrace.io.files import epoch_file
+from headrace.io.parquet import ParquetSink
+from tests.conftest import tuples
+from tests.streams.conftest import Kafka
+
+RECORDS = [{"k": f"k{i % 3}", "v": i, "at": testing.seconds(i)} for i in range(40)]
+
+
+def numbers(pieces: int = 4) -> hr.Stream:
+    size = -(-len(RECORDS) // pieces)
+    script = [testing.records(*RECORDS[i : i + size]) for i in range(0, len(RECORDS), size)]
+    return testing.script(script, bounded=False, ends=True).event_time("at", delay="0s")
+
+
+def counts() -> hr.Stream:
+    return numbers().key_by("k").window(hr.tumbling("10s")).agg(n=hr.count(), total=hr.sum("v"))
+
+
+def wanted() -> list[tuple[Any, ...]]:
+    found = []
+    for start in range(0, 40, 10):
+        for k in range(3):
+            mine = [i for i in range(start, start + 10) if i % 3 == k]
+            found.append((f"k{k}", start, len(mine), sum(mine)))
+    return found
+
+
+def plain(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return sorted((k, round(start.timestamp()), n, total) for k, start, _, n, total in rows)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_files(engine: Any, tmp_path: Path, kind: str) -> None:
+    job = getattr(counts(), f"write_{kind}")(tmp_path / "out").start(on=engine)
+    assert job.wait(60)
+    assert job.progress().records_out == 12
+    read = hr.read_json(tmp_path / "out", schema=counts().schema) if kind == "json" else None
+    read = read or getattr(hr, f"read_{kind}")(tmp_path / "out")
+    assert plain(tuples(read.collect(on="box"))) == sorted(wanted())
+    assert not list((tmp_path / "out").glob("_temporary*"))
+
+
+def test_files_of_an_epoch_that_does_not_count_are_not_read(tmp_path: Path) -> None:
+    batch = pa.record_batch({"n": [1, 2]})
+
+    def write(sink: ParquetSink, epoch: int) -> None:
+        sink.begin(batch.schema)
+        writer = sink.open(batch.schema, str(epoch))
+        writer.write(batch)
+        sink.commit_epoch("0123456789abcdef", epoch, [writer.close()])
+
+    sink = ParquetSink(str(tmp_path / "out"))
+    sink.ready("0123456789abcdef", fresh=True)
+    write(sink, 0)
+    write(sink, 1)
+    # A run that was killed has moved a file of the next epoch, and not said that it counts.
+    some = next((tmp_path / "out").glob("part-*"))
+    left = tmp_path / "out" / epoch_file("0123456789abcdef", 2, 0, ".parquet")
+    left.write_bytes(some.read_bytes())
+    assert hr.read_parquet(tmp_path / "out").collect(on="box").num_rows == 4
+    again = ParquetSink(str(tmp_path / "out"))
+    again.ready("0123456789abcdef", fresh=False)
+    write(again, 1)  # it was committed, so it counts once
+    assert not left.exists()
+    assert hr.read_parquet(tmp_path / "out").collect(on="box").num_rows == 4
+    write(again, 2)
+    assert hr.read_parquet(tmp_path / "out").collect(on="box").num_rows == 6
+
+
+def test_a_folder_with_files_of_others_is_refused(spark_engine: hr.Spark, tmp_path: Path) -> None:
+    hr.from_items([1]).write_csv(tmp_path / "out", on="box")
+    with pytest.raises(hr.PlanError, match="already has files"):
+        numbers().write_csv(tmp_path / "out").start(on=spark_engine)
+
+
+def test_kafka(engine: Any, kafka: Kafka) -> None:
+    topic = f"out-{engine.name}"
+    job = counts().write_kafka(topic, servers=kafka.servers, key="k").start(on=engine)
+    assert job.wait(60)
+    got = sorted((r["k"], r["n"], r["total"]) for r in kafka.read(topic))
+    assert got == sorted((k, n, total) for k, _, n, total in wanted())
+
+
+def test_redis_streams_and_hashes(engine: Any, redis_url: str) -> None:
+    import redis
+
+    name = f"out-{engine.name}"
+    one = counts().select("k", "n", "total")
+    job = hr.start(
+        [
+            one.write_redis(name, url=redis_url),
+            one.write_redis(f"h-{name}", url=redis_url, key="k"),
+        ],
+        on=engine,
+    )
+    assert job.wait(60)
+    with redis.Redis.from_url(redis_url) as link:
+        rows = [e for _, e in link.xrange(name)]
+        assert sorted((r[b"k"].decode(), int(r[b"n"]), int(r[b"total"])) for r in rows) == sorted(
+            (k, n, total) for k, _, n, total in wanted()
+        )
+        assert set(link.hgetall(f"h-{name}:k1")) == {b"k", b"n", b"total"}
+
+
+def test_a_postgres_table(engine: Any, postgres_url: str) -> None:
+    import psycopg
+
+    table = f"out_{engine.name}"
+    latest = f"latest_{engine.name}"
+    by_key = counts().select("k", "window_start", "n")
+    job = hr.start(
+        [counts().write_postgres(table, postgres_url),
+         by_key.write_postgres(latest, postgres_url, key="k")],
+        on=engine,
+    )  # fmt: skip
+    assert job.wait(60)
+    with psycopg.connect(postgres_url) as link:
+        rows = link.execute(f"SELECT * FROM {table}").fetchall()
+        assert plain(rows) == sorted(wanted())
+        keys = link.execute(f"SELECT k FROM {latest} ORDER BY k").fetchall()
+        assert keys == [("k0",), ("k1",), ("k2",)]
+
+
+def test_a_function_of_each_batch(engine: Any) -> None:
+    seen: list[tuple[int, pa.Table]] = []
+    job = counts().for_each_batch(lambda table, epoch: seen.append((epoch, table))).start(on=engine)
+    assert job.wait(60)
+    assert plain(tuples(pa.concat_tables(t for _, t in seen))) == sorted(wanted())
+    epochs = [e for e, _ in seen]
+    assert epochs == sorted(set(epochs))
+
+
+def test_a_function_that_fails_is_named(engine: Any) -> None:
+    def broken(table: pa.Table, epoch: int) -> None:
+        raise ValueError("no room")
+
+    job = counts().for_each_batch(broken).start(on=engine)
+    with pytest.raises(hr.StepError, match=r"for_each_batch failed: ValueError: no room"):
+        job.wait(60)
+
+
+def test_the_console(engine: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    job = counts().write_console().start(on=engine)
+    assert job.wait(60)
+    assert "window_start" in capsys.readouterr().out
+
+
+def test_a_function_of_each_bundle(engine: Any) -> None:
+    seen: list[pa.RecordBatch] = []
+    job = counts().start(on=engine, to=seen.append)
+    assert job.wait(60)
+    assert plain(tuples(pa.Table.from_batches(seen))) == sorted(wanted())
+    with pytest.raises(hr.EngineError, match="the results went where to= said"):
+        job.result()
+
+
+REFUSED: dict[str, tuple[Callable[[hr.Stream], Any], str]] = {
+    "kafka": (lambda s: s.write_kafka("t", key="kk"), "there is no column 'kk'; did you mean 'k'"),
+    "redis": (lambda s: s.write_redis("t", key="x"), "there is no column 'x'"),
+    "postgres": (lambda s: s.write_postgres("t", "", key="x"), "there is no column 'x'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_sink_cannot_write_is_refused_at_once(name: str) -> None:
+    write, message = REFUSED[name]
+    with pytest.raises(hr.PlanError, match=message):
+        write(counts())
