@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format bench clean
+.PHONY: help setup demo test test-slow check format docs bench clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,7 +23,7 @@ $(READY): pyproject.toml
 	@touch $@
 
 demo: $(READY) ## Windowed word count of an out-of-order stream on Spark and on the box: the same
-	$(BIN)/headrace run wordcount --records 100000 --on spark,box --rows 6 --top n
+	$(BIN)/headrace run wordcount --records 100000 --format stream --on spark,box --rows 6 --top n
 	$(BIN)/headrace run netmon --records 1000000 --on box --rows 4 --top rtt
 
 test: $(READY) ## Run all tests but the slow ones
@@ -40,6 +40,9 @@ check: $(READY) ## Lint and check types
 format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(READY) ## Write the tables of docs/engines.md from the tests
+	$(BIN)/python -m tests.engines
 
 bench: $(READY) ## Compare with hand-written PySpark, DuckDB, Polars and the limit of the machine
 	$(BIN)/headrace bench wordcount --window 1s --per-second 100000 --epoch-records 100000 --against duckdb,polars,limit --at 80

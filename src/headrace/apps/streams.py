@@ -15,6 +15,8 @@ from headrace.apps import App, StreamApp
 
 EARLIEST, LATEST = 1_000_000, 3_000_000
 """How far ahead of its epoch an early record's time is, in microseconds."""
+PIECES = 10
+DONE = "_DONE"
 EARLY = 20
 """The percentage of records out of order in input that is kept in files."""
 Reference = Callable[[dict[str, pa.Table]], set[tuple[Any, ...]]]
@@ -34,28 +36,47 @@ def app(name: str, summary: str, records: int, stream: StreamApp, reference: Ref
     """A streaming workload that can also be run over files, as any other."""
 
     def generate(folder: Path, count: int, seed: int, form: str) -> Path:
-        place = folder / f"{name}-{count}-{seed}"
+        kind = "" if form == "parquet" else f"-{form}"
+        place = folder / f"{name}-{count}-{seed}{kind}"
         if not place.exists():
-            draft = folder / f".{name}-{count}-{seed}"
+            draft = folder / f".{name}-{count}-{seed}{kind}"
             draft.mkdir(parents=True, exist_ok=True)
             per_second = max(1, min(stream.epoch_records, count // 10))
             for part, table in stream.tables(count, seed, per_second, EARLY).items():
-                pq.write_table(table, draft / f"{part}.parquet", use_dictionary=False)
+                if form == "parquet":
+                    pq.write_table(table, draft / f"{part}.parquet", use_dictionary=False)
+                else:
+                    _in_pieces(table, draft / part)
             draft.rename(place)
         return place
 
     def pipelines(path: str, form: str) -> dict[str, hr.Stream]:
-        inputs = {
-            file.stem: hr.read_parquet(str(file)).event_time("at", delay="3s")
-            for file in sorted(Path(path).glob("*.parquet"))
-        }
+        if form == "parquet":
+            read = {p.stem: hr.read_parquet(p) for p in sorted(Path(path).glob("*.parquet"))}
+        else:
+            read = {
+                p.name: hr.read_parquet(p, follow=True, limit=1, until=DONE)
+                for p in sorted(Path(path).iterdir())
+            }
+        inputs = {part: records.event_time("at", delay="3s") for part, records in read.items()}
         return {name: stream.pipeline(inputs, stream.window)}
 
     def checked(path: str) -> dict[str, set[tuple[Any, ...]]]:
         tables = {file.stem: pq.read_table(file) for file in Path(path).glob("*.parquet")}
         return {name: reference(tables)}
 
-    return App(name, summary, ("parquet",), records, generate, pipelines, checked, stream)
+    forms = ("parquet", "stream")
+    return App(name, summary, forms, records, generate, pipelines, checked, stream)
+
+
+def _in_pieces(table: pa.Table, folder: Path) -> None:
+    """Input as it would come over time: ten files in a folder, and one that says it has ended."""
+    folder.mkdir(exist_ok=True)
+    size = max(1, -(-table.num_rows // PIECES))
+    for i in range(PIECES):
+        piece = table.slice(i * size, size)
+        pq.write_table(piece, folder / f"{i:03d}.parquet", use_dictionary=False)
+    (folder / DONE).touch()
 
 
 def windows(at: int, size: int, every: int) -> list[int]:

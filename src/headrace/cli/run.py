@@ -31,6 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show the records with the largest of the first that is there",
     )
     parser.add_argument("--write", metavar="FOLDER", help="write Parquet there instead of showing")
+    stream = parser.add_argument_group("input that does not end, on Spark")
+    stream.add_argument(
+        "--checkpoint", metavar="FOLDER", help="where to keep the job's state, to go on from it"
+    )
+    stream.add_argument(
+        "--trigger", metavar="HOW", help="a batch every so often (500ms), or available-now"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -39,13 +46,14 @@ def main(arguments: argparse.Namespace) -> int:
         return _compared(arguments, console, notes)
     engine = engine_of(arguments)
     pipelines = pipelines_of(arguments, notes)
-    if isinstance(engine, Box):
-        for name, stream in pipelines.items():
-            _on_box(name, stream, engine, arguments, console, notes)
-        return 0
-    with notes.status("starting Spark"):
-        _ = engine.session
+    if not isinstance(engine, Box):
+        with notes.status("starting Spark"):
+            _ = engine.session
     for name, stream in pipelines.items():
+        if isinstance(engine, Box) or not stream.bounded:
+            _as_job(name, stream, engine, arguments, console, notes)
+            continue
+        _refuse_streams(arguments, name)
         start = time.perf_counter()
         if arguments.write:
             folder = f"{arguments.write}/{name}"
@@ -77,8 +85,14 @@ def _compared(arguments: argparse.Namespace, console: Console, notes: Console) -
         results.append({})
         for name, stream in pipelines.items():
             start = time.perf_counter()
-            with notes.status(f"{name} on {on}"):
-                results[-1][name] = stream.collect(on=engine)
+            if stream.bounded:
+                _refuse_streams(arguments, name)
+                with notes.status(f"{name} on {on}"):
+                    results[-1][name] = stream.collect(on=engine)
+            else:
+                job = stream.start(on=engine)
+                watch(f"{name} on {on}", job, notes)
+                results[-1][name] = job.result()
             seconds = time.perf_counter() - start
             count = results[-1][name].num_rows
             console.print(f"[bold]{name}[/bold] on {on}: {count:,} records in {seconds:.2f} s")
@@ -90,10 +104,18 @@ def _compared(arguments: argparse.Namespace, console: Console, notes: Console) -
     return 0 if equal else 1
 
 
-def _on_box(
+def _refuse_streams(arguments: argparse.Namespace, name: str) -> None:
+    if arguments.checkpoint or arguments.trigger:
+        raise PlanError(
+            f"--checkpoint and --trigger are for input that does not end, and that of {name} does; "
+            "drop them, or use --format stream"
+        )
+
+
+def _as_job(
     name: str,
     stream: Stream,
-    box: Box,
+    engine: Any,
     arguments: argparse.Namespace,
     console: Console,
     notes: Console,
@@ -105,7 +127,7 @@ def _on_box(
     if to is None and not stream.bounded:
         to = latest.append
     start = time.perf_counter()
-    job = stream.start(on=box, to=to)
+    job = stream.start(on=engine, to=to, checkpoint=arguments.checkpoint, trigger=arguments.trigger)
     watch(name, job, notes)
     told = job.progress()
     seconds = time.perf_counter() - start
