@@ -62,3 +62,15 @@ def test_the_graph_is_a_mermaid_flowchart():
 def test_another_mode_is_refused():
     with pytest.raises(hr.PlanError, match=r"explain\('tree'\): use 'text' or 'graph'"):
         STREAM.explain("tree")
+
+
+def test_a_stream_says_where_its_state_is_and_what_its_sink_promises(tmp_path):
+    stream = hr.rate(10).event_time("at", delay="1s").window(hr.tumbling("5s")).count()
+    outlet = stream.write_parquet(tmp_path / "out")
+    on_spark, on_box = outlet.explain(on="spark"), outlet.explain(on="box")
+    assert "state as bundles in transformWithState" in on_spark
+    assert "offsets in Spark's log" in on_spark
+    assert on_spark.endswith(f"Output: parquet files in {tmp_path / 'out'}: exactly once")
+    assert "begins anew" in on_box
+    kafka = stream.write_kafka("counts").explain(on="spark")
+    assert kafka.endswith("Output: Kafka topic counts: at least once")

@@ -942,6 +942,16 @@ class Outlet:
     sink: Sink
     on: Any = None
 
+    def explain(self, on: Any = None) -> str:
+        """The plan, its stages, where each step runs, and what the sink promises there."""
+        engine = resolve(on if on is not None else self.on)
+        name = str(self.sink) if "object at" not in repr(self.sink) else type(self.sink).__name__
+        guarantee = getattr(self.sink, "guarantee", "at least once")
+        if engine.name == "box":
+            guarantee = "each record once; a job that is killed begins anew, and writes again"
+        told = f"{name}: {guarantee}"
+        return plan_explain.explain(self.stream.node, engine.name, engine.where, told)
+
     def start(self, on: Any = None, *, checkpoint: Any = None, trigger: Any = None) -> Job:
         """Run in the background; see ``Stream.start``."""
         on = on if on is not None else self.on

@@ -30,10 +30,16 @@ class Finding:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--master", metavar="URL", help="Spark's master to try (local[*])")
+    parser.add_argument(
+        "--java-home", action="store_true", help="only print the JAVA_HOME that Spark is given"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
     console = Console()
+    if arguments.java_home:
+        print(find_java().home)
+        return 0
     bad = 0
     for finding in check(arguments.master):
         bad += bool(finding.fix)

@@ -107,6 +107,9 @@ class FileSink:
         if info.type == fs.FileType.File:
             raise PlanError(f"{self.path!r} is a file; output is a folder of files")
 
+    def __str__(self) -> str:
+        return f"{self.suffix.lstrip('.') or 'data'} files in {self.path}"
+
     def ready(self, job: str | None = None, fresh: bool = True) -> None:
         """Told before a run: refuse a folder that has files, unless this job wrote them.
 

@@ -42,8 +42,8 @@ def logical(node: Node) -> str:
     return "\n".join(lines)
 
 
-def explain(node: Node, engine: str, where: Callable[[Stage], list[str]]) -> Text:
-    """The logical plan, then the stages and where each step runs."""
+def explain(node: Node, engine: str, where: Callable[[Stage], list[str]], sink: str = "") -> Text:
+    """The logical plan, then the stages and where each step runs; and what a sink promises."""
     last = stages_of(node)
     stages = list(in_order(last))
     numbers = {id(s): i for i, s in enumerate(stages)}
@@ -58,6 +58,8 @@ def explain(node: Node, engine: str, where: Callable[[Stage], list[str]]) -> Tex
         for step, place in zip(steps, places, strict=True):
             lines.append(f"    {_step(step):<{width}}  [{place}]")
     lines += ["", f"Columns: {columns_text(node.schema)}"]
+    if sink:
+        lines.append(f"Output: {sink}")
     return Text("\n".join(lines))
 
 

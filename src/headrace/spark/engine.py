@@ -14,9 +14,19 @@ from headrace.io.sink import Sink
 from headrace.jobs import Job, Output
 from headrace.plan.batch import windows_as_keys
 from headrace.plan.explain import LOCK
-from headrace.plan.nodes import External, Join, JoinWithin, Late, Node, Read, Sort, Union
+from headrace.plan.nodes import (
+    External,
+    GroupBy,
+    Join,
+    JoinWithin,
+    Late,
+    Node,
+    Read,
+    Sort,
+    Union,
+)
 from headrace.plan.stages import Stage, stages_of
-from headrace.plan.time import refuse_endless
+from headrace.plan.time import is_bounded, refuse_endless
 
 
 class Spark:
@@ -132,6 +142,8 @@ class Spark:
         from headrace.spark.batch import keeps_rows
         from headrace.spark.columns import plain_prefix
 
+        if not is_bounded(stage.head):
+            return _where_streaming(stage)
         rows = keeps_rows(stage)
         head = stage.head
         if isinstance(head, Late):
@@ -150,3 +162,21 @@ class Spark:
         for i, step in enumerate(stage.steps):
             places.append("Spark columns" if i < plain else LOCK if step.python else "kernel")
         return places
+
+
+def _where_streaming(stage: Stage) -> list[str]:
+    """Where the steps of a stage run in a streaming query."""
+    head = stage.head
+    if isinstance(head, Read):
+        place = "read in the Python worker; offsets in Spark's log"
+    elif isinstance(head, External):
+        place = "Spark DataFrame, then the Python worker"
+    elif isinstance(head, Late):
+        place = "set aside where the source is read"
+    elif isinstance(head, Union):
+        place = "no exchange"
+    elif isinstance(head, (GroupBy, JoinWithin)):
+        place = "kernel, by shard of the keys; state as bundles in transformWithState"
+    else:
+        place = "Spark's exchange of bundles"
+    return [place, *(LOCK if step.python else "kernel" for step in stage.steps)]
