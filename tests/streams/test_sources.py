@@ -14,7 +14,7 @@ import pytest
 import headrace as hr
 from headrace.io.offsets import OffsetSource
 from tests.conftest import tuples
-from tests.streams.conftest import Kafka, Lines, drop
+from tests.streams.conftest import Between, Kafka, Lines, drop
 
 NUMBERS = pa.schema([("n", pa.int64())])
 
@@ -172,6 +172,29 @@ def test_entries_of_redis(engine: Any, redis_url: str) -> None:
     job.stop()
     wanted = [*((i, f"x{i}", None) for i in range(40)), (40, "last", 1.5)]
     assert sorted(tuples(job.result())) == wanted
+
+
+def test_a_server_that_goes_away_and_comes_back(engine: Any, redis_url: str) -> None:
+    import redis
+
+    name = f"away-{engine.name}"
+    with (
+        redis.Redis.from_url(redis_url) as link,
+        Between(int(redis_url.rpartition(":")[2])) as road,
+    ):
+        for i in range(5):
+            link.xadd(name, {"n": i})
+        url = f"redis://127.0.0.1:{road.port}"
+        job = hr.read_redis(name, url=url, schema=NUMBERS).start(on=engine)
+        until(job, lambda: job.result().num_rows == 5)
+        road.cut()
+        link.xadd(name, {"n": 5})
+        time.sleep(1.5)
+        assert job.running
+        road.mend()
+        until(job, lambda: job.result().num_rows == 6)
+        job.stop()
+    assert sorted(job.result()["n"].to_pylist()) == list(range(6))
 
 
 class Count(OffsetSource):

@@ -31,9 +31,9 @@ def pipeline(said: dict[str, Any]) -> hr.Stream:
         stream = hr.read_redis(["in-0", "in-1"], url=where, schema=SCHEMA, limit=300)
     elif kind == "socket":
         stream = hr.read_socket("127.0.0.1", int(where), limit=200).select(
-            k="substring_index(line, ',', 1)",
-            v="CAST(substring_index(substring_index(line, ',', 2), ',', -1) AS bigint)",
-            at="CAST(substring_index(line, ',', -1) AS timestamp)",
+            k="split(line, ',')[0]",
+            v="CAST(split(line, ',')[1] AS bigint)",
+            at="CAST(split(line, ',')[2] AS timestamp)",
         )
     else:
         stream = hr.rate(1000, splits=2, upto=6000, limit=300).select(

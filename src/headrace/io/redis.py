@@ -19,6 +19,8 @@ from headrace.types import to_schema, type_name
 
 log = logging.getLogger("headrace")
 _BEFORE_ALL = "0-0"
+_TRIES = 24
+"""How often a task tries to reach a server that has gone away: about a minute and a half."""
 
 
 def client() -> Any:
@@ -30,9 +32,17 @@ def client() -> Any:
     return redis
 
 
-def connected(url: str) -> Any:
-    """A connection, made when it is first used."""
-    return client().Redis.from_url(url, socket_connect_timeout=10)
+def connected(url: str, tries: int = 0) -> Any:
+    """A connection, made when it is first used; ``tries`` if the server may be away for a while."""
+    redis = client()
+    from redis.backoff import ExponentialBackoff
+    from redis.retry import Retry
+
+    again = Retry(ExponentialBackoff(cap=5, base=0.1), tries)
+    return redis.Redis.from_url(
+        url, socket_connect_timeout=10, retry=again,
+        retry_on_error=[redis.ConnectionError, redis.TimeoutError],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +131,7 @@ class RedisSplit:
     upto: str
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        link, after, seen = connected(self.of.url), self.after, False
+        link, after, seen = connected(self.of.url, _TRIES), self.after, False
         try:
             while True:
                 entries = link.xrange(self.key, min=f"({after}", max=self.upto, count=BUNDLE_ROWS)

@@ -11,6 +11,7 @@ import contextlib
 import json
 from typing import Any
 
+from headrace.errors import EngineError
 from headrace.io.files import filesystem, replace_file
 
 
@@ -23,7 +24,12 @@ class Control:
 
     def make(self) -> None:
         """Make the folder."""
-        self.system.create_dir(self.root, recursive=True)
+        try:
+            self.system.create_dir(self.root, recursive=True)
+        except OSError as error:
+            raise EngineError(
+                f"the checkpoint {self.folder!r} cannot be made: {error}; give another folder"
+            ) from error
 
     def load(self, name: str) -> dict[str, Any] | None:
         """A file, or None if there is none."""
@@ -36,8 +42,13 @@ class Control:
 
     def save(self, name: str, what: dict[str, Any]) -> None:
         """Replace a file at once, so that no one sees half of it."""
-        path = f"{self.root}/{name}"
-        replace_file(self.system, path, json.dumps(what).encode())
+        try:
+            replace_file(self.system, f"{self.root}/{name}", json.dumps(what).encode())
+        except OSError as error:
+            raise EngineError(
+                f"the checkpoint {self.folder!r} cannot be written: {error}; when it can, start "
+                "the job again, and it goes on"
+            ) from error
 
     def read(self) -> dict[str, Any]:
         """The watermarks after the last batch, and whether to stop."""

@@ -29,6 +29,15 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _answer(pipeline: Stream, engine: Any) -> pa.Table:
+    """What a pipeline gives; a stream that does not say so when it is built must end by itself."""
+    if pipeline.bounded:
+        return pipeline.collect(on=engine)
+    job = pipeline.start(on=engine)
+    job.wait()
+    return job.result()
+
+
 def same_answer(
     pipeline: Stream, engines: Sequence[Any] = ("box", "spark"), *, ordered: bool = False
 ) -> pa.Table:
@@ -40,7 +49,7 @@ def same_answer(
     first: pa.Table | None = None
     for on in engines:
         engine = resolve(on)
-        table = pipeline.collect(on=engine)
+        table = _answer(pipeline, engine)
         if first is None:
             first, name = table, engine.name
             continue
