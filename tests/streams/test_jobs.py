@@ -299,3 +299,21 @@ def test_a_full_disk_is_told_and_nothing_is_lost(
     monkeypatch.setattr(control, "replace_file", real)
     run()
     assert counted(hr.read_parquet(tmp_path / "out").collect(on="box")) == expected(30)
+
+
+def test_input_that_ends_runs_as_a_job_too(engine: Any, tmp_path: Path) -> None:
+    numbers = hr.from_items([{"k": i % 2, "v": i} for i in range(10)])
+    totals = numbers.group_by("k").agg(v=hr.sum("v")).sort("k")
+    seen: list[pa.RecordBatch] = []
+    job = hr.start([totals, (numbers.filter("v > 7"), seen.append)], on=engine)
+    assert job.wait(60)
+    assert tuples(job.result()) == [(0, 20), (1, 25)]
+    assert sorted(pa.Table.from_batches(seen)["v"].to_pylist()) == [8, 9]
+    assert not job.running
+
+
+def test_a_bounded_part_that_must_be_computed_first_is_refused(spark_engine: hr.Spark) -> None:
+    sorted_items = hr.from_items([{"v": 1}]).sort("v")
+    live = testing.script([testing.records({"v": 0})], bounded=False)
+    with pytest.raises(hr.PlanError, match="takes bounded input only as it is read"):
+        live.union(sorted_items).start(on=spark_engine)

@@ -53,6 +53,16 @@ def test_files(engine: Any, tmp_path: Path, kind: str) -> None:
     assert not list((tmp_path / "out").glob("_temporary*"))
 
 
+def test_one_task_writes_to_one_sink_from_several_places(engine: Any, tmp_path: Path) -> None:
+    stream = numbers()
+    both = stream.filter("v < 10").union(stream.filter("v >= 30"), stream.filter("v = 20"))
+    outlet = both.select("v").write_parquet(tmp_path / "out")
+    assert outlet is not None
+    assert outlet.start(on=engine).wait(60)
+    got = hr.read_parquet(tmp_path / "out").collect(on="box")["v"].to_pylist()
+    assert sorted(got) == [*range(10), 20, *range(30, 40)]
+
+
 def test_files_of_an_epoch_that_does_not_count_are_not_read(tmp_path: Path) -> None:
     batch = pa.record_batch({"n": [1, 2]})
 

@@ -122,6 +122,12 @@ class Spark:
         trigger_of(trigger)
         for output in outputs:
             refuse_endless(output.node)
+        if all(output.bounded for output in outputs):
+            if checkpoint is not None or trigger is not None:
+                raise PlanError("checkpoint= and trigger= are for input that does not end")
+            from headrace.spark.background import BatchJob
+
+            return BatchJob(self, outputs)
         return start_stream(self.session, outputs, checkpoint, trigger)
 
     @contextlib.contextmanager

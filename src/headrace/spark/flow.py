@@ -225,6 +225,12 @@ class _Building:
             return
         if isinstance(node, Custom):
             raise PlanError(f"{node.label}: a Transform of your own runs on the box; pass on='box'")
+        windowed = isinstance(node, GroupBy) and node.window is not None
+        if not windowed and not isinstance(node, (JoinWithin, Shuffle, MaxParallelism)):
+            raise PlanError(
+                f"{node.label}: beside a stream that does not end, Spark takes bounded input only "
+                "as it is read; write this part first and read it, or pass on='box'"
+            )
         operator = self._operator(node)
         operator.branches.extend(branches)
         number = operator.number

@@ -222,6 +222,8 @@ class SparkJob:
         if drain and not self._has_frames:
             self._say(stop="drain")
             return self._wait(timeout)
+        if drain:
+            log.warning("open windows are dropped: a DataFrame of Spark's cannot be told to end")
         self._say(stop="hold")
         if not self._has_frames:
             self._rest()

@@ -82,6 +82,7 @@ class Sender:
 
     labels: tuple[int, ...]
     place: int
+    writers: int = 0
 
     @property
     def shards(self) -> int:
@@ -284,7 +285,9 @@ class _KeepPipe:
 
 class _WritePipe:
     def __init__(self, ending: ToOutput, sender: Sender, task: str) -> None:
-        self.ending, self.sender, self.task = ending, sender, task
+        self.ending, self.sender = ending, sender
+        self.task = f"{task}-{sender.writers}"  # a task may write to one sink from several places
+        sender.writers += 1
         self.writer: Any = None
         self.records = 0
 

@@ -11,9 +11,6 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-import cloudpickle
-import pyarrow as pa
-
 from headrace.errors import EngineError
 
 ROWS_SQL = "shard int, target int, lane int, pane bigint, place bigint, bundle binary"
@@ -23,6 +20,8 @@ PARTS = 8
 
 def by_value(thing: Any) -> bytes:
     """Anything as bytes, lambdas and functions of a script included."""
+    import cloudpickle
+
     data: bytes = cloudpickle.dumps(thing)
     return data
 
@@ -63,6 +62,8 @@ class Shipped:
 
 def one_core() -> None:
     """A worker is one of many on the machine: Arrow must not take all cores for it."""
+    import pyarrow as pa
+
     if pa.cpu_count() != 1:
         pa.set_cpu_count(1)
         pa.set_io_thread_count(2)

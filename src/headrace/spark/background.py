@@ -1,0 +1,125 @@
+"""Bounded pipelines in the background: the same job, over Spark's batch engine."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.errors import EngineError, HeadraceError
+from headrace.io.sink import Sink
+from headrace.jobs import Output, Progress
+from headrace.plan.explain import logical
+from headrace.windows import FOREVER
+
+if TYPE_CHECKING:
+    from headrace.spark.engine import Spark
+
+log = logging.getLogger("headrace")
+
+
+class BatchJob:
+    """Outputs computed one after the other, each as a Spark job; see ``headrace.jobs.Job``."""
+
+    def __init__(self, engine: Spark, outputs: Sequence[Output]) -> None:
+        self._engine, self._outputs = engine, list(outputs)
+        self._tables: list[pa.Table | None] = [None] * len(self._outputs)
+        self._group = f"headrace-{uuid.uuid4().hex}"
+        self._ended = threading.Event()
+        self._stopped = False
+        self._error: BaseException | None = None
+        self._records = 0
+        self._started = time.perf_counter()
+        self._over = 0.0
+        self._context = engine.session.sparkContext
+        threading.Thread(target=self._run, name="headrace-job", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._context.setJobGroup(self._group, "headrace", interruptOnCancel=True)
+            for i, output in enumerate(self._outputs):
+                if not self._stopped:
+                    self._compute(i, output)
+        except BaseException as error:
+            if not self._stopped:
+                self._error = error
+                log.error("the job failed: %s", error)
+        self._over = time.perf_counter()
+        self._ended.set()
+
+    def _compute(self, number: int, output: Output) -> None:
+        if isinstance(output.to, Sink):
+            self._engine.write(output.node, output.to)
+        elif output.to is not None:
+            for batch in self._engine.bundles(output.node):
+                output.to(batch)
+                self._records += batch.num_rows
+        else:
+            table = self._engine.collect(output.node)
+            self._tables[number] = table
+            self._records += table.num_rows
+
+    @property
+    def running(self) -> bool:
+        return not self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end; false if it has not come in time. Raises what went wrong."""
+        try:
+            if not self._ended.wait(timeout):
+                return False
+        except KeyboardInterrupt:
+            return self.stop()
+        if self._error is None:
+            return True
+        if isinstance(self._error, HeadraceError):
+            raise self._error
+        raise EngineError(f"the job failed: {self._error}") from self._error
+
+    def stop(self, *, drain: bool | None = None, timeout: float | None = None) -> bool:
+        """Cancel what runs: input that ends has nothing to drain."""
+        if not self._ended.is_set():
+            self._stopped = True
+            self._context.cancelJobGroup(self._group)
+        return self.wait(timeout)
+
+    def explain(self) -> str:
+        """The plan of each output."""
+        return "\n\n".join(logical(output.node) for output in self._outputs)
+
+    def progress(self) -> Progress:
+        """How long it has run, and what it has given; Spark's own pages tell more."""
+        seconds = (self._over or time.perf_counter()) - self._started
+        return Progress(
+            seconds=seconds, records_in=0, records_out=self._records, rate_in=0.0,
+            rate_out=self._records / max(seconds, 1e-9), sources=(), stages=(), watermark=FOREVER,
+            delay_p50=None, delay_p99=None, bundles_in_flight=0, bytes_in_flight=0, late=0, bad=0,
+            notes=(), running=self.running, error=None if self._error is None else str(self._error),
+        )  # fmt: skip
+
+    def late(self, source: int = 0) -> pa.Table | None:
+        """Nothing is late to a job that sees all records at once."""
+        return None
+
+    def result(self, output: int = 0) -> pa.Table:
+        """What a job started without ``to=`` has given."""
+        if not 0 <= output < len(self._outputs):
+            raise EngineError(f"result({output}): the job has {len(self._outputs)} outputs")
+        if self._outputs[output].to is not None:
+            raise EngineError("the results went where to= said; there is nothing to show here")
+        table = self._tables[output]
+        return self._outputs[output].node.schema.empty_table() if table is None else table
+
+    def __enter__(self) -> BatchJob:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is None:
+            self.wait()
+        else:
+            self.stop()
