@@ -63,6 +63,23 @@ def test_one_task_writes_to_one_sink_from_several_places(engine: Any, tmp_path: 
     assert sorted(got) == [*range(10), 20, *range(30, 40)]
 
 
+def test_two_outputs_to_one_place(engine: Any, tmp_path: Path, postgres_url: str) -> None:
+    import psycopg
+
+    table, stream = f"both_{engine.name}", numbers().select("v")
+    low, high = stream.filter("v < 10"), stream.filter("v >= 35")
+    job = hr.start(
+        [s.write_postgres(table, postgres_url) for s in (low, high)]
+        + [s.write_csv(tmp_path / "out") for s in (low, high)],
+        on=engine,
+    )
+    assert job.wait(60)
+    with psycopg.connect(postgres_url) as link:
+        rows = [v for (v,) in link.execute(f"SELECT v FROM {table}").fetchall()]
+    got = hr.read_csv(tmp_path / "out").collect(on="box")["v"].to_pylist()
+    assert sorted(rows) == sorted(got) == [*range(10), *range(35, 40)]
+
+
 def test_files_of_an_epoch_that_does_not_count_are_not_read(tmp_path: Path) -> None:
     batch = pa.record_batch({"n": [1, 2]})
 
@@ -73,7 +90,7 @@ def test_files_of_an_epoch_that_does_not_count_are_not_read(tmp_path: Path) -> N
         sink.commit_epoch("0123456789abcdef", epoch, [writer.close()])
 
     sink = ParquetSink(str(tmp_path / "out"))
-    sink.ready("0123456789abcdef", fresh=True)
+    sink.ready("0123456789abcdef")
     write(sink, 0)
     write(sink, 1)
     # A run that was killed has moved a file of the next epoch, and not said that it counts.
@@ -82,7 +99,7 @@ def test_files_of_an_epoch_that_does_not_count_are_not_read(tmp_path: Path) -> N
     left.write_bytes(some.read_bytes())
     assert hr.read_parquet(tmp_path / "out").collect(on="box").num_rows == 4
     again = ParquetSink(str(tmp_path / "out"))
-    again.ready("0123456789abcdef", fresh=False)
+    again.ready("0123456789abcdef")
     write(again, 1)  # it was committed, so it counts once
     assert not left.exists()
     assert hr.read_parquet(tmp_path / "out").collect(on="box").num_rows == 4
@@ -92,8 +109,17 @@ def test_files_of_an_epoch_that_does_not_count_are_not_read(tmp_path: Path) -> N
 
 def test_a_folder_with_files_of_others_is_refused(spark_engine: hr.Spark, tmp_path: Path) -> None:
     hr.from_items([1]).write_csv(tmp_path / "out", on="box")
+    outlet = numbers().write_csv(tmp_path / "out")
+    assert outlet is not None
     with pytest.raises(hr.PlanError, match="already has files"):
-        numbers().write_csv(tmp_path / "out").start(on=spark_engine)
+        outlet.start(on=spark_engine, checkpoint=tmp_path / "state")
+    # Nothing was begun: not the checkpoint, and not another output's folder.
+    assert not (tmp_path / "state").exists()
+    hr.from_items([1]).write_csv(tmp_path / "old", on="box")
+    other = numbers().write_csv(tmp_path / "old", mode="overwrite")
+    with pytest.raises(hr.PlanError, match="already has files"):
+        hr.start([other, outlet], on=spark_engine)
+    assert hr.read_csv(tmp_path / "old").count(on="box") == 1
 
 
 def test_kafka(engine: Any, kafka: Kafka) -> None:

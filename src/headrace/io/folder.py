@@ -122,12 +122,13 @@ class FolderSource(OffsetSource):
     def initial(self) -> Positions:
         return {_NAME: 0}
 
-    def latest(self, since: Positions) -> Positions:
-        taken = since[_NAME]
-        there = len(self._listing.refresh())
-        if self.limit is not None:
-            there = min(there, taken + self.limit)
-        return {_NAME: max(taken, there)}
+    def available(self, since: Positions) -> Positions:
+        return {_NAME: max(since[_NAME], len(self._listing.refresh()))}
+
+    def step(self, since: Positions, end: Positions) -> Positions:
+        if self.limit is None:
+            return end
+        return {_NAME: min(end[_NAME], since[_NAME] + self.limit)}
 
     def ended(self, at: Positions) -> bool:
         if self.until is None:

@@ -43,6 +43,8 @@ class KafkaSource(OffsetSource):
     start: str = "earliest"
     limit: int | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    partition: int | None = None
+    """The one partition to read, if not all."""
 
     @staticmethod
     def open(
@@ -103,7 +105,12 @@ class KafkaSource(OffsetSource):
             object.__setattr__(self, "_consumer", self.consumer())
         return self.__dict__["_consumer"]
 
+    def only(self, split: str) -> KafkaSource:
+        return replace(self, partition=int(split))
+
     def _partitions(self) -> list[int]:
+        if self.partition is not None:
+            return [self.partition]
         known, asked = self.__dict__.get("_known", ([], 0.0))
         if not known or time.monotonic() - asked > _NEW_PARTITIONS:
             told = self._own.list_topics(self.topic, timeout=_ANSWER).topics[self.topic]
@@ -127,17 +134,36 @@ class KafkaSource(OffsetSource):
             raise EngineError(f"{self} at {self.servers} cannot be reached: {error}") from None
         return {str(p): high if self.start == "latest" else low for p, (low, high) in edges.items()}
 
-    def latest(self, since: Positions) -> Positions:
+    @property
+    def is_away(self) -> bool:
+        return bool(self.__dict__.get("_away"))
+
+    def step(self, since: Positions, end: Positions) -> Positions:
+        if self.limit is None or not end:
+            return end
+        share = max(1, self.limit // len(end))
+        found = {}
+        for name, upto in end.items():
+            at = since.get(name)
+            if at is None:  # a new partition is read from its beginning
+                at = self._edges(int(name))[0]
+            found[name] = min(upto, at + share)
+        return found
+
+    def available(self, since: Positions) -> Positions:
         found = dict(since)
         try:
-            partitions = self._partitions()
-            share = None if self.limit is None else max(1, self.limit // max(1, len(partitions)))
-            for partition in partitions:
-                low, high = self._edges(partition)
-                at = since.get(str(partition), low)  # a new partition is read from its beginning
-                found[str(partition)] = high if share is None else max(at, min(high, at + share))
+            for partition in self._partitions():
+                _, high = self._edges(partition)
+                at = since.get(str(partition), 0)
+                if high < at:
+                    raise EngineError(
+                        f"{self}[{partition}] ends at {high}, but {at} have been read: it was cut "
+                        "or made anew; begin anew with another checkpoint"
+                    )
+                found[str(partition)] = high
         except client().KafkaException as error:
-            if not self.__dict__.get("_away"):
+            if not self.is_away:
                 log.warning("%s at %s cannot be reached, waiting: %s", self, self.servers, error)
             object.__setattr__(self, "_away", True)
             return since

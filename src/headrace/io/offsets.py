@@ -48,7 +48,15 @@ class OffsetSource:
 
     def latest(self, since: Positions) -> Positions:
         """Where each split ends now, or as far from ``since`` as may be read at once."""
-        raise NotImplementedError
+        return self.step(since, self.available(since))
+
+    def available(self, since: Positions) -> Positions:
+        """Where each split ends now, however far that is."""
+        return self.latest(since)
+
+    def step(self, since: Positions, end: Positions) -> Positions:
+        """As far from ``since`` towards ``end`` as may be read at once."""
+        return end
 
     def between(
         self, start: Positions, end: Positions, parallelism: int
@@ -60,6 +68,11 @@ class OffsetSource:
         """Whether nothing will ever come after some positions."""
         return False
 
+    @property
+    def is_away(self) -> bool:
+        """Whether it could not be reached when last asked; that is not silence."""
+        return False
+
     def keep_in(self, folder: str) -> None:
         """Told before anything else where to keep what it must not forget, if it must."""
 
@@ -68,7 +81,11 @@ class OffsetSource:
 
     def splits(self, parallelism: int) -> list[Split]:
         """Each split on its own, for an engine that reads on and on."""
-        return [Followed(self, name, at) for name, at in self.initial().items()]
+        return [Followed(self.only(name), name, at) for name, at in self.initial().items()]
+
+    def only(self, split: str) -> OffsetSource:
+        """The same with one split, where that is cheaper to ask."""
+        return self
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ class RateSource(OffsetSource):
 
     def __str__(self) -> str:
         upto = "" if self.upto is None else f", {self.upto:,} in all"
-        return f"{self.per_second:,} records a second{upto}"
+        splits = f" in {self.count} splits" if self.count > 1 else ""
+        return f"{self.per_second:,} records a second{splits}{upto}"
 
     def initial(self) -> Positions:
         now = time.time_ns() // 1000
@@ -54,17 +55,20 @@ class RateSource(OffsetSource):
         """How many of the first ``total`` records are a split's: every ``count``-th is."""
         return (total - split + self.count - 1) // self.count
 
-    def latest(self, since: Positions) -> Positions:
+    def available(self, since: Positions) -> Positions:
         found = {}
         for name, (given, start) in since.items():
             due = max(0, (time.time_ns() // 1000 - start) * self.per_second // 10**6)
             if self.upto is not None:
                 due = min(due, self.upto)
-            mine = max(given, self._share(int(name), due))
-            if self.limit is not None:
-                mine = min(mine, given + max(1, self.limit // self.count))
-            found[name] = [mine, start]
+            found[name] = [max(given, self._share(int(name), due)), start]
         return found
+
+    def step(self, since: Positions, end: Positions) -> Positions:
+        if self.limit is None:
+            return end
+        most = max(1, self.limit // self.count)
+        return {n: [min(upto, since[n][0] + most), start] for n, (upto, start) in end.items()}
 
     def between(
         self, start: Positions, end: Positions, parallelism: int

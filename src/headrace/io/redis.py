@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -45,9 +45,19 @@ def connected(url: str, tries: int = 0) -> Any:
     )  # fmt: skip
 
 
+def _place(entry: str) -> tuple[int, int]:
+    """An entry's id, to be compared."""
+    moment, _, number = entry.partition("-")
+    return int(moment), int(number)
+
+
 @dataclass(frozen=True, eq=False)
 class RedisSource(OffsetSource):
-    """The entries of Redis streams, a field a column; a position is the last entry's id."""
+    """The entries of Redis streams, a field a column; a position is the last entry's id.
+
+    Redis does not tell which entries were trimmed: those that are trimmed before they are read are
+    missing, so trim by age, and generously.
+    """
 
     keys: tuple[str, ...]
     url: str
@@ -89,22 +99,44 @@ class RedisSource(OffsetSource):
             object.__setattr__(self, "_link", connected(self.url))
         return self.__dict__["_link"]
 
+    def only(self, split: str) -> RedisSource:
+        share = None if self.limit is None else max(1, self.limit // len(self.keys))
+        return replace(self, keys=(split,), limit=share)
+
     def initial(self) -> Positions:
         return dict.fromkeys(self.keys, _BEFORE_ALL)
 
-    def latest(self, since: Positions) -> Positions:
-        share = None if self.limit is None else max(1, self.limit // len(self.keys))
-        found = dict(since)
+    @property
+    def is_away(self) -> bool:
+        return bool(self.__dict__.get("_away"))
+
+    def available(self, since: Positions) -> Positions:
+        def newest(key: str, last: str) -> str:
+            entries = self._own.xrevrange(key, count=1)
+            found = entries[0][0].decode() if entries else last
+            return max(found, last, key=_place)  # the newest may have been deleted
+
+        return self._asked(since, newest)
+
+    def step(self, since: Positions, end: Positions) -> Positions:
+        if self.limit is None:
+            return end
+        share = max(1, self.limit // len(self.keys))
+
+        def some(key: str, last: str) -> str:
+            if last == end[key]:
+                return last
+            entries = self._own.xrange(key, min=f"({last}", max=end[key], count=share)
+            return entries[-1][0].decode() if len(entries) == share else str(end[key])
+
+        return self._asked(since, some)
+
+    def _asked(self, since: Positions, ask: Callable[[str, str], str]) -> Positions:
+        """A new position for each stream; none of them if the server is away."""
         try:
-            for key, last in since.items():
-                if share is None:
-                    entries = self._own.xrevrange(key, count=1)
-                else:
-                    entries = self._own.xrange(key, min=f"({last}", count=share)
-                if entries:
-                    found[key] = entries[0 if share is None else -1][0].decode()
+            found = {key: ask(key, last) for key, last in since.items()}
         except client().ConnectionError as error:
-            if not self.__dict__.get("_away"):
+            if not self.is_away:
                 log.warning("%s at %s cannot be reached, waiting: %s", self, self.url, error)
             object.__setattr__(self, "_away", True)
             return since
@@ -141,7 +173,7 @@ class RedisSplit:
                 yield self._batch(entries, columns)
         finally:
             link.close()
-        if not seen or after != self.upto:
+        if not seen:
             raise EngineError(
                 f"Redis stream {self.key}: the entries up to {self.upto} are gone before they were "
                 "read; trim it later, or begin anew with another checkpoint"

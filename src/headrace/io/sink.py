@@ -84,6 +84,7 @@ class FileSink:
     columns: pa.Schema | None = None
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     job: str = ""
+    replaces: bool = False
     unsure: bool = False
     """Whether an epoch may have been committed, in part or whole, by a run that was killed."""
     guarantee: ClassVar[str] = "exactly once"
@@ -110,27 +111,20 @@ class FileSink:
     def __str__(self) -> str:
         return f"{self.suffix.lstrip('.') or 'data'} files in {self.path}"
 
-    def ready(self, job: str | None = None, fresh: bool = True) -> None:
-        """Told before a run: refuse a folder that has files, unless this job wrote them.
-
-        ``job`` is the name of a job that commits by epoch, ``fresh`` whether it begins.
-        """
+    def ready(self, job: str | None = None) -> None:
+        """Told before a run, by its name if it commits by epoch: refuse a folder that has files,
+        unless this job wrote some of them."""
         system, root = filesystem(self.path)
-        if fresh and self.mode == "error" and _files(system, root):
+        files = _files(system, root)
+        mine = job is not None and any(f"/part-{job[:12]}-" in path for path in files)
+        if self.mode == "error" and files and not mine:
             raise PlanError(
                 f"{self.path!r} already has files; write elsewhere, or pass "
                 "mode='overwrite' or mode='append'"
             )
-        if job is None:
-            return
-        if fresh and self.mode == "overwrite":
-            for path in _files(system, root):
-                system.delete_file(path)
-        self.job, self.unsure = job, True
-        if system.get_file_info(root).type == fs.FileType.Directory:
-            for entry in system.get_file_info(fs.FileSelector(root)):
-                if entry.base_name.startswith(f"_temporary-{job[:12]}"):
-                    system.delete_dir(entry.path)  # of a run that was killed
+        if job is not None:
+            self.job, self.unsure = job, True
+            self.replaces = self.mode == "overwrite" and not mine
 
     def check(self, schema: pa.Schema) -> None:
         """Every type can be written unless a format says otherwise."""
@@ -139,7 +133,13 @@ class FileSink:
         """Make the folder the tasks write to; without it none can write, not even a late one."""
         run = uuid.uuid4().hex[:12]
         self.columns, self.run = schema, f"{self.job[:12]}-{run}" if self.job else run
-        system, _ = filesystem(self.path)
+        system, root = filesystem(self.path)
+        if self.job and system.get_file_info(root).type == fs.FileType.Directory:
+            for entry in system.get_file_info(fs.FileSelector(root)):
+                if entry.base_name.startswith(f"_temporary-{self.job[:12]}"):
+                    system.delete_dir(entry.path)  # of a run that was killed
+            for path in _files(system, root) if self.replaces else ():
+                system.delete_file(path)
         system.create_dir(self._staging, recursive=True)
 
     def encoder(self, file: Any, schema: pa.Schema) -> Any:

@@ -79,10 +79,13 @@ class SocketSource(OffsetSource):
     def initial(self) -> Positions:
         return {_ALL: 0}
 
-    def latest(self, since: Positions) -> Positions:
+    def available(self, since: Positions) -> Positions:
         log = self.received
         log.connect()
-        return {_ALL: log.whole_lines(since[_ALL], self.limit)}
+        return {_ALL: log.whole_lines(since[_ALL])}
+
+    def step(self, since: Positions, end: Positions) -> Positions:
+        return {_ALL: self.received.some_lines(since[_ALL], end[_ALL], self.limit)}
 
     def between(
         self, start: Positions, end: Positions, parallelism: int
@@ -120,18 +123,17 @@ class Received:
         """Go on from a log of earlier, and write down what comes."""
         folder.mkdir(parents=True, exist_ok=True)
         with self.lock:
-            for path in sorted(folder.glob("bytes-*")):
+            older = sorted(folder.glob("bytes-*"))
+            for path in older:  # a kill may have left two that overlap
+                at = int(path.name.split("-")[1])
                 if not self.held:
-                    self.first = int(path.name.split("-")[1])
-                self.held += path.read_bytes()
+                    self.first = at
+                if at > self.first + len(self.held):
+                    raise OSError(f"the log {folder} has a hole before byte {at}")
+                self.held[at - self.first :] = path.read_bytes()
             # A line whose end never came is the server's to send again.
             self.held = self.held[: self.held.rfind(b"\n") + 1]
-            for path in folder.glob("bytes-*"):
-                path.unlink()
-            path = folder / f"bytes-{self.first:020d}"
-            self.file = path.open("ab", buffering=0)
-            self.file.write(bytes(self.held))
-            os.fsync(self.file.fileno())
+            self._write_anew(folder, older)
 
     def connect(self) -> None:
         """Begin to receive, unless that has begun."""
@@ -164,26 +166,49 @@ class Received:
                 self.file.write(data)
             self.held += data
 
-    def whole_lines(self, since: int, limit: int | None) -> int:
-        """Where the last whole line ends, at most so many lines on."""
+    def _write_anew(self, folder: Path, older: list[Path]) -> None:
+        """What is held as one file, there before those it stands for are removed."""
+        path = folder / f"bytes-{self.first:020d}"
+        beside = folder / f"part-{self.first:020d}"
+        with beside.open("wb") as file:
+            file.write(bytes(self.held))
+            file.flush()
+            os.fsync(file.fileno())
+        beside.rename(path)
+        for old in older:
+            if old != path:
+                old.unlink()
+        if self.file is not None:
+            self.file.close()
+        self.file = path.open("ab", buffering=0)
+
+    def whole_lines(self, since: int) -> int:
+        """Where the last whole line ends."""
         with self.lock:
             start = since - self.first
-            end = self.held.rfind(b"\n", start, start + _AT_ONCE) + 1
-            if end == 0:
-                end = self.held.find(b"\n", start) + 1  # a line longer than all that
+            end = self.held.rfind(b"\n", start) + 1
             if end <= start:
                 return since
-            if limit is not None:
-                at = start
-                for _ in range(limit):
-                    found = self.held.find(b"\n", at, end)
-                    if found < 0:
-                        break
-                    at = found + 1
-                end = at
             if self.file is not None:
                 os.fsync(self.file.fileno())  # what is promised must not be lost
             return self.first + end
+
+    def some_lines(self, since: int, upto: int, limit: int | None) -> int:
+        """Where a few megabytes of whole lines end, at most so many lines on."""
+        with self.lock:
+            start, last = since - self.first, upto - self.first
+            if last - start <= _AT_ONCE:
+                end = last
+            else:
+                end = self.held.rfind(b"\n", start, start + _AT_ONCE) + 1
+                end = end or self.held.find(b"\n", start) + 1  # a line longer than all that
+            at = start
+            for _ in range(limit or 0):
+                found = self.held.find(b"\n", at, end)
+                if found < 0:
+                    break
+                at = found + 1
+            return self.first + (end if limit is None else at)
 
     def data(self, start: int, end: int) -> bytes:
         with self.lock:
@@ -203,11 +228,4 @@ class Received:
             self.first = upto
             if self.file is not None:
                 old = Path(self.file.name)
-                beside = old.parent / f"part-{self.first:020d}"
-                with beside.open("wb") as file:
-                    file.write(bytes(self.held))
-                    os.fsync(file.fileno())
-                beside.rename(old.parent / f"bytes-{self.first:020d}")
-                self.file.close()
-                old.unlink()
-                self.file = (old.parent / f"bytes-{self.first:020d}").open("ab", buffering=0)
+                self._write_anew(old.parent, [old])

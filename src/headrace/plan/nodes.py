@@ -460,7 +460,9 @@ class JoinWithin(Node):
     @property
     def detail(self) -> str:
         span = f"{show_duration(self.before)} before to {show_duration(self.after)} after"
-        return f"on {', '.join(self.left_on)}, from {span}"
+        pairs = zip(self.left_on, self.right_on, strict=True)
+        on = ", ".join(a if a == b else f"{a} = {b}" for a, b in pairs)
+        return f"on {on}, from {span}"
 
 
 def _order(order: tuple[tuple[exp.Expr, bool], ...]) -> str:

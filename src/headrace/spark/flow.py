@@ -119,7 +119,7 @@ class SourceFlow:
     branches: list[Branch] = field(default_factory=list)
     late: list[Branch] = field(default_factory=list)
     marks_for: list[int] = field(default_factory=list)
-    """The operators that its watermarks reach first."""
+    """The operators that are told its watermarks: all of them, see ``marks.settle``."""
 
     @property
     def event(self) -> EventTime | None:
@@ -174,6 +174,11 @@ class Flow:
     sources: list[SourceFlow]
     operators: list[OperatorFlow]
     outputs: tuple[Output, ...]
+
+    @property
+    def timed(self) -> frozenset[str]:
+        """The sources that have event time."""
+        return frozenset(f"s{s.number}" for s in self.sources if s.event is not None)
 
     @property
     def levels(self) -> list[list[OperatorFlow]]:
@@ -274,10 +279,12 @@ class _Building:
         for operator in self.flow.operators:
             operator.level = level_of(operator.node)
             operator.feeders = [self._feeders(side) for side in operator.node.inputs]
+            for source in self.flow.sources:
+                if source.event is not None:
+                    source.marks_for.append(operator.number)
             for name in set().union(*operator.feeders):
-                kind, number = name[0], int(name[1:])
-                of = self.flow.sources if kind == "s" else self.flow.operators
-                of[number].marks_for.append(operator.number)
+                if name[0] == "o":
+                    self.flow.operators[int(name[1:])].marks_for.append(operator.number)
 
     def _feeders(self, node: Node) -> set[str]:
         if id(node) in self.operators:

@@ -23,7 +23,7 @@ from headrace.spark.bundles import unpack
 from headrace.spark.control import Control
 from headrace.spark.failures import carrying, told
 from headrace.spark.flow import Flow
-from headrace.spark.marks import SourceMarks
+from headrace.spark.marks import SourceMarks, settle
 from headrace.spark.rows import OUTPUT
 from headrace.windows import BEGINNING, show_time
 
@@ -39,17 +39,18 @@ class Delivery:
     """Where an output goes."""
 
     schema: pa.Schema
+    job: str
     sink: Any = None
     function: Callable[..., Any] | None = None
     kept: list[pa.RecordBatch] = field(default_factory=list)
     records: int = 0
 
-    def take(self, job: str, epoch: int, data: Sequence[bytes]) -> None:
+    def take(self, epoch: int, data: Sequence[bytes]) -> None:
         """What one micro-batch gave."""
         if self.sink is not None:
             messages = [pickle.loads(d) for d in data]
             if hasattr(self.sink, "commit_epoch"):
-                self.sink.commit_epoch(job, epoch, messages)
+                self.sink.commit_epoch(self.job, epoch, messages)
             elif messages:
                 self.sink.commit(messages)
             return
@@ -96,11 +97,10 @@ class SparkJob:
         self,
         flow: Flow,
         control: Control,
-        job: str,
         deliveries: list[Delivery],
         temporary: str | None,
     ) -> None:
-        self._flow, self._control, self._job = flow, control, job
+        self._flow, self._control = flow, control
         self._deliveries, self._temporary = deliveries, temporary
         saved = control.read()
         self._said: dict[str, Any] = {"stop": None, "sources": saved.get("sources", {})}
@@ -250,7 +250,7 @@ class SparkJob:
                 else:
                     self._take(json.loads(row.bundle))
             for delivery, data in zip(self._deliveries, outputs, strict=True):
-                delivery.take(self._job, epoch, data)
+                delivery.take(epoch, data)
             self._settle(epoch)
             self._busy += time.perf_counter() - begun
             if any(outputs):
@@ -294,12 +294,8 @@ class SparkJob:
 
     def _settle(self, epoch: int) -> None:
         """Say how far the sources are, before Spark counts the batch as done."""
-        for marks in self._marks:
-            marks.settle()
-        awake = [m.promised for m in self._marks if not m.is_idle and not m.ended]
-        for marks in self._marks:
-            if marks.is_idle and awake:
-                marks.promised = max(marks.promised, min(awake))
+        timed = zip(self._marks, self._flow.sources, strict=True)
+        settle([marks for marks, source in timed if source.event is not None])
         finished = all(m.ended for m in self._marks)
         sources = {str(i): m.said() for i, m in enumerate(self._marks)}
         if self._has_frames:

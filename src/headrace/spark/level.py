@@ -62,6 +62,8 @@ class LevelProgram:
     operators: tuple[Operator, ...]
     labels: tuple[int, ...]
     zone: str
+    timed: frozenset[str]
+    """Every source of the job that has event time."""
 
     def compiled(self) -> list[tuple[Operator, Any, list[Compiled]]]:
         return [
@@ -98,7 +100,8 @@ class LevelProgram:
         notes: dict[str, Any] = note.setdefault("operators", {})
         for operator, runs, branches in compiled:
             name = str(operator.number)
-            lanes = [marks[name].mark(set(f)) for f in operator.feeders]
+            marks[name].settle(self.timed)
+            lanes = [marks[name].mark(f) for f in operator.feeders]
             bundles = sorted(came[name], key=lambda c: c.place)
             pipes = [b.start(sender, f"{operator.number}-{place}") for b in branches]
             store = _Store(parts, operator.number)

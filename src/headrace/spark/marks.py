@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +54,20 @@ class SourceMarks:
         return dict(vars(self))
 
 
+def settle(sources: Sequence[SourceMarks]) -> None:
+    """How far the sources of a job have promised, all of them seen together.
+
+    One that is silent throughout keeps up with those that are not, so that what joins them is not
+    held back. Every shard and the driver find the same, for all are told the same.
+    """
+    for source in sources:
+        source.settle()
+    awake = [s.promised for s in sources if not s.is_idle and not s.ended]
+    for source in sources:
+        if source.is_idle and awake:
+            source.promised = max(source.promised, min(awake))
+
+
 @dataclass
 class LaneMarks:
     """The watermarks that reach one operator, on one shard."""
@@ -69,18 +84,20 @@ class LaneMarks:
         else:
             self.operators.setdefault(name, {})[str(said["shard"])] = said["mark"]
 
-    def mark(self, feeders: set[str]) -> int:
-        """The least over what feeds a lane; a source that is all silent waits for no one."""
-        marks: list[int] = []
-        waiting: list[int] = []
+    def settle(self, everyone: Iterable[str]) -> None:
+        """All watermarks of a batch have come: see how far each source of the job is."""
+        settle([self.sources.setdefault(name, SourceMarks()) for name in sorted(everyone)])
+
+    def mark(self, feeders: Iterable[str]) -> int:
+        """The least over what feeds a lane."""
+        marks = []
         for name in feeders:
             if name[0] == "s":
-                source = self.sources.get(name, SourceMarks())
-                (waiting if source.is_idle else marks).append(source.settle())
+                marks.append(self.sources.get(name, SourceMarks()).promised)
             else:
                 known = self.operators.get(name, {})
                 marks.append(min(known.values()) if len(known) == self.shards else BEGINNING)
-        return min(marks or waiting, default=BEGINNING)
+        return min(marks, default=BEGINNING)
 
     def said(self) -> dict[str, Any]:
         """As JSON holds it."""

@@ -116,7 +116,8 @@ class Windows:
                 batch = numbering.numbered(item.place, batch)
             split = split_of(item.place) if self.node.is_ordered else 0
             new.setdefault(item.pane, []).append((split, batch))
-        before, mark = note.get("mark", BEGINNING), marks[0]
+        before = note.get("mark", BEGINNING)
+        mark = max(before, marks[0])
         if new and before > BEGINNING and min(new) < self._complete(before):
             raise StepError(_BACKWARDS.format(self.node.label, show_time(before)))
         note["mark"] = mark
@@ -246,7 +247,8 @@ class SessionWindows:
         self, came: Sequence[Came], marks: Sequence[int], note: Note, store: Store
     ) -> Iterator[pa.RecordBatch]:
         kept: list[list[int]] = note.setdefault("kept", [])
-        before, mark = note.get("mark", BEGINNING), marks[0]
+        before = note.get("mark", BEGINNING)
+        mark = max(before, marks[0])
         note["mark"] = mark
         sessions = Sessions(self.aggregation, self.node.schema)
         order = note.get("order", 0)
@@ -325,7 +327,8 @@ class Joins:
         for side in (0, 1):
             for number, bucket in join.buckets[side].items():
                 self._append(side, number, bucket, loaded.get((side, number), 0), kept, store)
-        note["marks"] = list(marks)
+        marks = [max(a, b) for a, b in zip(join.watermarks, marks, strict=True)]
+        note["marks"] = marks
         for side in (0, 1):
             if marks[1 - side] == BEGINNING:
                 continue

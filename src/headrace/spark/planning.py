@@ -26,9 +26,6 @@ from headrace.spark.marks import SourceMarks
 from headrace.spark.shipping import PARTS, ROWS_SQL, Shipped
 from headrace.windows import BEGINNING
 
-_CATCH_UP = 2.0
-"""How long, in seconds, to look for all that is there when a job takes just that."""
-
 
 @dataclass(frozen=True)
 class Reading:
@@ -104,7 +101,7 @@ class _Planning:
         self.control = Control(plan.folder)
         self.seen: dict[str, float] = {}
         self.only_now = False
-        self.steps: list[Positions] | None = None
+        self.target: Positions | None = None
         plan.source.keep_in(f"{plan.folder}/source-{plan.number}")
 
     def initial(self) -> dict[str, Any]:
@@ -123,7 +120,9 @@ class _Planning:
         for name in at:
             if at[name] != before.get(name) or name not in self.seen:
                 self.seen[name] = now
-        idle = list(start["idle"])
+        if getattr(source, "is_away", False):  # nothing is known of it, which is not silence
+            self.seen = dict.fromkeys(at, now)
+        idle: list[str] = []
         if self.plan.idle is not None:
             quiet = [n for n in at if now - self.seen[n] > self.plan.idle / 1e6]
             idle = [n for n in at if at[n] == before.get(n) and (n in quiet or n in start["idle"])]
@@ -137,18 +136,9 @@ class _Planning:
         source = self.plan.source
         if not self.only_now:
             return source.latest(before)
-        if self.steps is None:
-            self.steps = [before]
-            deadline = time.monotonic() + _CATCH_UP
-            while time.monotonic() < deadline:
-                after = source.latest(self.steps[-1])
-                if after == self.steps[-1]:
-                    break
-                self.steps.append(after)
-                if getattr(source, "limit", None) is None:
-                    break
-        known = [i for i, step in enumerate(self.steps) if step == before]
-        return self.steps[min(known[-1] + 1, len(self.steps) - 1)] if known else before
+        if self.target is None:
+            self.target = source.available(before)
+        return source.step(before, self.target)
 
     def readings(self, start: dict[str, Any], end: dict[str, Any]) -> list[Reading]:
         marks = SourceMarks(**end["marks"]) if end["marks"] else SourceMarks()

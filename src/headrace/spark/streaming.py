@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,13 +59,24 @@ def start_stream(
     how = trigger_of(trigger)
     folder = _folder(checkpoint)
     own = Control(f"{folder}/headrace")
-    job, fresh, shards = _claimed(own, flow, folder, session)
+    try:
+        known = _known(own, flow, folder, session)
+        # Nothing is changed anywhere before all has been looked at.
+        deliveries = [_delivery(output, known["job"], i) for i, output in enumerate(outputs)]
+        own.make()
+        own.save("job.json", known)
+        for i, delivery in enumerate(deliveries):
+            if hasattr(delivery.sink, "begin"):
+                delivery.sink.begin(delivery.schema)
+            _use_sink(flow, i, delivery.sink)
+    except BaseException:
+        if checkpoint is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shards = known["shards"]
     labels = labels_of(shards)
     zone = str(session.conf.get("spark.sql.session.timeZone"))
-    deliveries = [_delivery(output, job, fresh) for output in outputs]
-    for i, delivery in enumerate(deliveries):
-        _use_sink(flow, i, delivery.sink)
-    running = SparkJob(flow, own, job, deliveries, None if checkpoint else folder)
+    running = SparkJob(flow, own, deliveries, None if checkpoint else folder)
     settings = dict(_SETTINGS) | {"spark.sql.shuffle.partitions": str(shards)}
     if "://" not in folder or folder.startswith("file://"):
         settings |= _LOCAL_SETTINGS
@@ -119,8 +131,8 @@ def _set(session: Any, settings: Mapping[str, str]) -> Iterator[None]:
 # The checkpoint, and whether it fits
 
 
-def _claimed(own: Control, flow: Flow, folder: str, session: Any) -> tuple[str, bool, int]:
-    """The job's name, whether it is new, and its number of shards."""
+def _known(own: Control, flow: Flow, folder: str, session: Any) -> dict[str, Any]:
+    """The job's name, its number of shards and its shape, as they were or as they will be."""
     shape = shape_of(flow)
     saved = own.load("job.json")
     if saved is None:
@@ -128,18 +140,14 @@ def _claimed(own: Control, flow: Flow, folder: str, session: Any) -> tuple[str, 
         if system.get_file_info(f"{root}/offsets").type.name == "Directory":
             raise PlanError(f"{folder!r} is the checkpoint of another program; give another folder")
         shards = max(1, int(session.sparkContext.defaultParallelism))
-        job = uuid.uuid4().hex
-        own.make()
-        own.save("job.json", {"job": job, "shards": shards, "shape": shape})
-        return job, True, shards
+        return {"job": uuid.uuid4().hex, "shards": shards, "shape": shape}
     changed = difference(saved["shape"], shape)
     if changed:
         raise PlanError(
             f"the checkpoint {folder!r} is of another pipeline: {changed}; go back to what it was, "
             "or give another checkpoint to begin anew"
         )
-    fresh = own.load("control.json") is None
-    return saved["job"], fresh, saved["shards"]
+    return saved
 
 
 def shape_of(flow: Flow) -> dict[str, list[str]]:
@@ -188,16 +196,17 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 # Sinks
 
 
-def _delivery(output: Output, job: str, fresh: bool) -> Delivery:
+def _delivery(output: Output, job: str, number: int) -> Delivery:
+    """Where an output goes. A sink knows the job by a name of the output's own, for two outputs
+    may go to one place."""
     to = output.to
+    name = uuid.uuid5(uuid.UUID(job), str(number)).hex
     if isinstance(to, Sink):
         sink: Any = copy.copy(to)
         if hasattr(sink, "ready"):
-            sink.ready(job, fresh)
-        if hasattr(sink, "begin"):
-            sink.begin(output.node.schema)
-        return Delivery(output.node.schema, sink=sink)
-    return Delivery(output.node.schema, function=to)
+            sink.ready(name)
+        return Delivery(output.node.schema, name, sink=sink)
+    return Delivery(output.node.schema, name, function=to)
 
 
 def _use_sink(flow: Flow, number: int, sink: Any) -> None:
@@ -220,7 +229,7 @@ def _frame(session: Any, flow: Flow, labels: tuple[int, ...], zone: str, folder:
     for number, operators in enumerate(flow.levels):
         key = uuid.uuid4().hex
         made = tuple(Operator.of(o) for o in operators)
-        program = LevelProgram(key, number, made, labels, zone)
+        program = LevelProgram(key, number, made, labels, zone, flow.timed)
         grouped = frame.groupBy("shard")
         frame = grouped.transformWithState(Level(Shipped.of(program)), ROWS_SQL, "append", "none")
     return frame
