@@ -169,6 +169,24 @@ def test_a_silent_split_does_not_hold_windows_back(engine: Any) -> None:
     job.stop(drain=False)
 
 
+def test_a_silent_source_holds_nothing_back(engine: Any) -> None:
+    """Over a join, over windows of windows, and beside a source that has ended."""
+    at = testing.seconds
+    lively = hr.rate(5).select(k="CAST(1 AS bigint)", at="timestamp_seconds(5 * value)")
+    silent = testing.script([testing.records({"k": 1, "at": at(1)})], bounded=False)
+    done = testing.script([testing.records({"k": 1, "at": at(2)})], bounded=False, ends=True)
+    one, two = (s.event_time("at", delay="0s", idle="1s") for s in (lively, silent))
+    three = done.event_time("at", delay="0s", idle="1s")
+    tens = hr.tumbling("10s")
+    joined = one.join_within(two, on="k", before="5s", after="5s").window(tens).count()
+    twice = one.window(tens).count().union(two.window(tens).count()).window(tens).agg(n=hr.count())
+    moved = one.shuffle().union(two, three).window(tens).count()
+    job = hr.start([joined, twice, moved], on=engine)
+    until(job, lambda: all(job.result(i).num_rows >= n for i, n in enumerate([1, 3, 3])))
+    assert job.progress().late == 0
+    job.stop(drain=False)
+
+
 def test_a_step_that_fails_is_named(engine: Any) -> None:
     stream = testing.script([testing.records({"v": 0})], bounded=False, ends=True)
     job = stream.select(w="1 / v").start(on=engine)

@@ -104,6 +104,12 @@ PIPELINES: dict[str, Pipeline] = {
         0, lambda total, row: total + (row.v or 0), lambda a, b: a + b, returns=int
     ),
     "union": lambda s, o: s.union(o).key_by("k").window(hr.tumbling("6s")).agg(n=hr.count()),
+    "union, in order": lambda s, o: s.filter("v > 0").union(o, s).key_by("k")
+    .window(hr.tumbling("10s")).agg(every=hr.collect("v")),
+    "union, in order, sliding": lambda s, o: o.union(s.union(o)).key_by("k")
+    .window(hr.sliding("9s", every="3s")).agg(every=hr.collect("v")),
+    "union, in order, session": lambda s, o: o.union(s, o).key_by("k")
+    .window(hr.session("3s")).agg(every=hr.collect("v")),
     "join_within": lambda s, o: s.select("k", "v", "at").join_within(
         o.select("k", "v", "at"), on="k", before="2s", after="1s"
     ),

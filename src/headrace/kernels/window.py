@@ -13,7 +13,7 @@ from headrace.errors import ExpressionError, StepError
 from headrace.kernels.aggregate import Aggregation, _rows, by_shard
 from headrace.kernels.chain import blame
 from headrace.kernels.expressions.kernel import numbers
-from headrace.kernels.group import Grouper
+from headrace.kernels.group import Grouper, normal_key
 from headrace.kernels.native import panes
 from headrace.plan.time import END, START
 from headrace.windows import EventClock, Session, Window
@@ -237,7 +237,7 @@ def session_spans(
     panes.session_spans(ids, times, times, first, last)
     owners = np.empty(count, np.int64)
     owners[ids[::-1]] = np.arange(rows)[::-1]
-    keys = [k.take(pa.array(owners)) for k in keys]
+    keys = [normal_key(k.take(pa.array(owners))) for k in keys]
     states = aggregation.accumulators()
     for state, columns in zip(states, inputs, strict=True):
         state.update(ids, count, columns)

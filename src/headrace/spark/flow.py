@@ -10,7 +10,7 @@ plan, with several outputs, late sides and joins, is read once and runs as one q
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,6 +48,8 @@ class ToWindows:
 
     operator: int
     node: GroupBy
+    lane: int = 0
+    """Which of the streams of a union, in their order."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class ToSessions:
 
     operator: int
     node: GroupBy
+    lane: int = 0
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,27 @@ class Branch:
     steps: tuple[Narrow, ...]
     ending: Ending | None
     forks: tuple[Branch, ...] = ()
+    part: tuple[int, ...] = ()
+    """Which stream of the unions it goes through, the last union first."""
+
+    def of_part(self, number: int) -> Branch:
+        """The same as one of the streams of a union."""
+        forks = tuple(b.of_part(number) for b in self.forks)
+        return replace(self, part=(*self.part, number), forks=forks)
+
+    def with_lanes(self, lanes: Mapping[tuple[int, tuple[int, ...]], int]) -> Branch:
+        """The same with the lane of each ending, by its operator and part."""
+        ending = self.ending
+        if isinstance(ending, (ToWindows, ToSessions)):
+            ending = replace(ending, lane=lanes[ending.operator, self.part])
+        return replace(self, ending=ending, forks=tuple(b.with_lanes(lanes) for b in self.forks))
+
+    def endings(self) -> Iterator[tuple[Ending, tuple[int, ...]]]:
+        """Every ending of it, and the part it is of."""
+        if self.ending is not None:
+            yield self.ending, self.part
+        for fork in self.forks:
+            yield from fork.endings()
 
     def with_sink(self, number: int, sink: Any) -> Branch:
         """The same with a sink for an output."""
@@ -205,9 +229,33 @@ class _Building:
         for i, output in enumerate(outputs):
             schema = output.node.schema
             pending[id(output.node)].append(Branch(schema, (), ToOutput(i, schema)))
+        for node in reversed(nodes):  # numbered as the input is ordered
+            if _keeps_state(node):
+                self._operator(node)
         for node in nodes:
             self._place(node, pending)
+        places = {id(node): i for i, node in enumerate(reversed(nodes))}
+        self.flow.sources.sort(key=lambda source: places[id(source.node)])
+        for i, source in enumerate(self.flow.sources):
+            source.number = i
+        self._lanes()
         self._levels()
+
+    def _lanes(self) -> None:
+        """Number the streams that reach an operator through unions, in their order."""
+        everything = [b for s in self.flow.sources for b in (*s.branches, *s.late)]
+        everything += [b for o in self.flow.operators for b in o.branches]
+        found: dict[int, set[tuple[int, ...]]] = {}
+        for branch in everything:
+            for ending, part in branch.endings():
+                if isinstance(ending, (ToWindows, ToSessions)):
+                    found.setdefault(ending.operator, set()).add(part)
+        lanes = {(o, p): i for o, parts in found.items() for i, p in enumerate(sorted(parts))}
+        for source in self.flow.sources:
+            source.branches = [b.with_lanes(lanes) for b in source.branches]
+            source.late = [b.with_lanes(lanes) for b in source.late]
+        for operator in self.flow.operators:
+            operator.branches = [b.with_lanes(lanes) for b in operator.branches]
 
     def _place(self, node: Node, pending: dict[int, list[Branch]]) -> None:
         """Hand the branches that read a step on to what feeds the step."""
@@ -225,13 +273,12 @@ class _Building:
                 pending[id(node.input)].append(_through(node, branches))
             return
         if isinstance(node, Union):
-            for part in node.parts:
-                pending[id(part)].extend(branches)
+            for i, part in enumerate(node.parts):
+                pending[id(part)].extend(b.of_part(i) for b in branches)
             return
         if isinstance(node, Custom):
             raise PlanError(f"{node.label}: a Transform of your own runs on the box; pass on='box'")
-        windowed = isinstance(node, GroupBy) and node.window is not None
-        if not windowed and not isinstance(node, (JoinWithin, Shuffle, MaxParallelism)):
+        if not _keeps_state(node):
             raise PlanError(
                 f"{node.label}: beside a stream that does not end, Spark takes bounded input only "
                 "as it is read; write this part first and read it, or pass on='box'"
@@ -305,11 +352,18 @@ def _readers_first(ends: Sequence[Node]) -> list[Node]:
     return found[::-1]
 
 
+def _keeps_state(node: Node) -> bool:
+    """Whether a step is an operator of a level: it holds state, or moves records."""
+    if isinstance(node, GroupBy):
+        return node.window is not None
+    return isinstance(node, (JoinWithin, Shuffle, MaxParallelism))
+
+
 def _through(node: Narrow, branches: list[Branch]) -> Branch:
     step = bare(node)
     if len(branches) == 1:
         only = branches[0]
-        return Branch(node.input.schema, (step, *only.steps), only.ending, only.forks)
+        return replace(only, schema=node.input.schema, steps=(step, *only.steps))
     return Branch(node.input.schema, (step,), None, tuple(branches))
 
 

@@ -14,7 +14,7 @@ from headrace.spark.bundles import Place
 from headrace.spark.flow import Branch, OperatorFlow
 from headrace.spark.marks import LaneMarks
 from headrace.spark.operators import Came, operator_of
-from headrace.spark.rows import MARK, Compiled, Row, Sender
+from headrace.spark.rows import MARK, Compiled, Row, Sender, first_place
 from headrace.spark.stage import once
 
 _BRANCH = 1 << 10
@@ -80,7 +80,7 @@ class LevelProgram:
         compiled = once(self.key, self.compiled)
         shard = self.labels.index(label)
         place = Place(_BRANCH + self.number, shard, Place.of(0).attempt)
-        sender = Sender(self.labels, place.first)
+        sender = Sender(self.labels, first_place(place.branch, shard))
         note: dict[str, Any] = {} if saved is None else json.loads(saved)
         mine = {str(o.number) for o in self.operators}
         came: dict[str, list[Came]] = {name: [] for name in mine}

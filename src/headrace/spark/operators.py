@@ -24,7 +24,7 @@ from headrace.kernels.sliding import slid, sliding_state
 from headrace.kernels.window import Sessions, Spans, ending_with, event_times
 from headrace.plan.nodes import GroupBy, JoinWithin
 from headrace.spark.bundles import pack, unpack
-from headrace.spark.rows import LAST, START, spans_as_batch, split_of, task_of
+from headrace.spark.rows import LAST, START, input_of, spans_as_batch, task_of
 from headrace.windows import BEGINNING, Session, Window, show_time
 
 Note = dict[str, Any]
@@ -46,6 +46,11 @@ class Came:
     lane: int
     pane: int
     data: bytes
+
+    @property
+    def input(self) -> int:
+        """Which part of the input it belongs to."""
+        return input_of(self.lane, self.place)
 
 
 class Store(Protocol):
@@ -79,9 +84,9 @@ class Numbering:
         self.tops = tops
         self.tasks: dict[str, tuple[int, int]] = {}
 
-    def numbered(self, place: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def numbered(self, item: Came, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The bundle with its column of places moved to where it belongs."""
-        split, task = str(split_of(place)), task_of(place)
+        split, task = str(item.input), task_of(item.place)
         known, base = self.tasks.get(split, (None, 0))
         if known != task:
             base = self.tops.get(split, 0)
@@ -113,8 +118,8 @@ class Windows:
         for item in came:
             batch = unpack(item.data, self.schema)
             if self.singly:
-                batch = numbering.numbered(item.place, batch)
-            split = split_of(item.place) if self.node.is_ordered else 0
+                batch = numbering.numbered(item, batch)
+            split = item.input if self.node.is_ordered else 0
             new.setdefault(item.pane, []).append((split, batch))
         before = note.get("mark", BEGINNING)
         mark = max(before, marks[0])
@@ -256,7 +261,7 @@ class SessionWindows:
             spans = self._spans(item.data)
             if int(spans.starts.min()) < before:
                 raise StepError(_BACKWARDS.format(self.node.label, show_time(before)))
-            split = split_of(item.place) if self.node.is_ordered else 0
+            split = item.input if self.node.is_ordered else 0
             sessions.add((split, order), spans)
             order += 1
         note["order"] = order

@@ -23,7 +23,7 @@ from headrace.spark.bundles import Batches
 from headrace.spark.control import Control
 from headrace.spark.failures import carrying
 from headrace.spark.marks import SourceMarks
-from headrace.spark.shipping import PARTS, ROWS_SQL, Shipped
+from headrace.spark.shipping import PARTS, ROWS_SQL, Shipped, by_value
 from headrace.windows import BEGINNING
 
 
@@ -82,7 +82,7 @@ class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
         with carrying():
-            return [InputPartition(pickle.dumps(r)) for r in self.planning.readings(start, end)]
+            return [InputPartition(by_value(r)) for r in self.planning.readings(start, end)]
 
     def commit(self, end: Any) -> None:
         with carrying():

@@ -21,7 +21,7 @@ from headrace.spark.failures import carrying
 from headrace.spark.flow import Branch, SourceFlow, source_columns
 from headrace.spark.marks import SourceMarks
 from headrace.spark.planning import Reading
-from headrace.spark.rows import Compiled, Row, Sender, in_batches
+from headrace.spark.rows import Compiled, Row, Sender, first_place, in_batches
 from headrace.spark.shipping import Shipped, bare
 from headrace.spark.stage import once
 from headrace.types import normal_batch
@@ -82,7 +82,7 @@ class _CompiledSource:
     def run(self, reading: Reading, items: Iterator[Any] | None) -> Iterator[Row]:
         program, event = self.program, self.program.event
         place = Place(program.number, reading.number, Place.of(0).attempt)
-        sender = Sender(program.labels, place.first)
+        sender = Sender(program.labels, first_place(program.number, reading.number))
         task = f"s{place}"
         pipes = [b.start(sender, task) for b in self.branches]
         late_pipes = [b.start(sender, task) for b in self.late]

@@ -44,14 +44,24 @@ START, LAST = "__start", "__last"
 """The columns of a span of time beside its partials."""
 
 
+_ROWS, _TASKS = 24, 28
+"""The bits of a place that count a task's rows, and that number the task."""
+
+
+def first_place(of: int, task: int) -> int:
+    """The place before the first row of a task of a source or a level."""
+    return of << (_ROWS + _TASKS) | (task & (1 << _TASKS) - 1) << _ROWS
+
+
 def task_of(place: int) -> int:
     """Which task sent a row."""
-    return place >> 28
+    return place >> _ROWS
 
 
-def split_of(place: int) -> int:
-    """Which split of which source a row comes from: the input is ordered by that first."""
-    return place >> (28 + PARTS)
+def input_of(lane: int, place: int) -> int:
+    """Which part of the input a row belongs to, in the input's order: the streams of a union one
+    after the other, then sources, then their splits."""
+    return lane << (_TASKS - PARTS + 11) | place >> (_ROWS + PARTS)
 
 
 Row = tuple[int, int, int, int, int, bytes]
@@ -181,7 +191,7 @@ class _ForkPipe:
 
 class _WindowPipe:
     def __init__(self, ending: ToWindows, plan: PartialPlan, sender: Sender) -> None:
-        self.operator, self.sender = ending.operator, sender
+        self.operator, self.lane, self.sender = ending.operator, ending.lane, sender
         self.keys = len(ending.node.keys)
         self.partials = PanedPartials(plan, ending.node)
 
@@ -195,12 +205,13 @@ class _WindowPipe:
             keys = batch.columns[: self.keys]
             shards = self.sender.shards if keys else 1
             for shard, part in by_shard(batch, keys, shards):
-                yield from self.sender.bundles(shard, self.operator, 0, pane, part)
+                yield from self.sender.bundles(shard, self.operator, self.lane, pane, part)
 
 
 class _SessionPipe:
     def __init__(self, ending: ToSessions, plan: PartialPlan, sender: Sender) -> None:
-        self.operator, self.sender, self.aggregation = ending.operator, sender, plan.aggregation
+        self.operator, self.lane, self.sender = ending.operator, ending.lane, sender
+        self.aggregation = plan.aggregation
         self.shards = sender.shards if ending.node.keys else 1
         self.pending: list[pa.RecordBatch] = []
         self.held = 0
@@ -217,7 +228,8 @@ class _SessionPipe:
         batch = pa.concat_batches(self.pending)
         self.pending, self.held = [], 0
         for shard, spans in session_spans(self.aggregation, batch, self.shards):
-            yield from self.sender.bundles(shard, self.operator, 0, 0, spans_as_batch(spans))
+            batch = spans_as_batch(spans)
+            yield from self.sender.bundles(shard, self.operator, self.lane, 0, batch)
 
 
 def spans_as_batch(spans: Spans) -> pa.RecordBatch:
