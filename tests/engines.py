@@ -69,7 +69,7 @@ def generated() -> str:
     lines += _table("operators of", bounded)
     lines += ["## Streams that do not end", ""]
     operators: dict[str, set[str]] = defaultdict(set)
-    for item in tests_of("tests/streams/test_operators.py"):
+    for item in tests_of("tests/streams/test_stream_operators.py"):
         params = re.findall(r"\[(?:spark|box)-(.*)\]|\[(.*)-(?:spark|box)\]", item.name)
         for name in (n for pair in params for n in pair if n):
             operators[name] |= _engines(item)
@@ -77,7 +77,7 @@ def generated() -> str:
     titles = {"sources": "source", "sinks": "sink", "jobs": "job"}
     for file, heading in titles.items():
         rows: dict[str, set[str]] = defaultdict(set)
-        for item in tests_of(f"tests/streams/test_{file}.py"):
+        for item in tests_of(f"tests/streams/test_stream_{file}.py"):
             engines = _engines(item)
             if engines and not re.search("refused|boxs|checked|drained", item.name):
                 rows[_words(getattr(item, "originalname", item.name))] |= engines

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from headrace.box.bundle import Bundle
 from headrace.box.container import Container, State
-from headrace.windows import BEGINNING
+from headrace.windows import BEGINNING, FOREVER
 
 if TYPE_CHECKING:
     from headrace.box.invariants import Checker
@@ -242,7 +242,8 @@ class Cascade:
         """The container whose watermark may be taken now, if there is one.
 
         Its bundles and all containers before it are consumed. Of a joint vertex's lanes the one
-        with the least watermark goes first, once it is known which that is.
+        with the least watermark goes first, once it is known which that is; a lane that has ended
+        goes before all, for it must not hold back the others until they end too.
         """
         best: Container | None = None
         for lane in vertex.lanes:
@@ -254,6 +255,9 @@ class Cascade:
             if not vertex.joint:
                 return front
             assert front.watermark is not None
+            if front.watermark == FOREVER:
+                best = front
+                break
             if self._least(vertex, lane, front.watermark) and (
                 best is None or front.watermark < (best.watermark or 0)
             ):

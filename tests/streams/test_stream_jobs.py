@@ -16,7 +16,7 @@ from headrace import testing
 from headrace.spark import control
 from tests.conftest import tuples
 from tests.streams.conftest import drop
-from tests.streams.test_sources import until
+from tests.streams.test_stream_sources import until
 
 
 def lines(folder: Path, first: int, count: int) -> None:
