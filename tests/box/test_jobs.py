@@ -245,7 +245,6 @@ def test_a_transform_of_ones_own():
         (lambda s: hr.Box(memory="lots"), "memory='lots' is not a number of bytes"),
         (lambda s: hr.Box(scheduler="fifo"), "there is no scheduler 'fifo'"),
         (lambda s: hr.Box(bundle=0), "bundle=0 is not a number of records"),
-        (lambda s: s.start(on="spark"), "start\\(\\) runs on the box"),
     ],
 )
 def test_mistakes_are_refused(build, message):

@@ -68,6 +68,8 @@ class PostgresSink(GatheringSink):
         target = sql.Identifier(*self.table.split("."))
         names = sql.SQL(", ").join(map(sql.Identifier, table.schema.names))
         with psycopg.connect(self.url) as link, link.cursor() as cursor:
+            # Two that make a table at once fail, even if each makes it only where it is missing.
+            cursor.execute("SELECT pg_advisory_xact_lock(7305804385369126)")
             if epoch >= 0 and not self._claims(cursor, job, epoch):
                 return
             self._make(cursor, target, table.schema)
@@ -88,7 +90,6 @@ class PostgresSink(GatheringSink):
 
     def _claims(self, cursor: Any, job: str, epoch: int) -> bool:
         """Whether an epoch is new; it is noted, and counts if the transaction does."""
-        cursor.execute("SELECT pg_advisory_xact_lock(7305804385369126)")
         cursor.execute(
             f"CREATE TABLE IF NOT EXISTS {EPOCHS} "
             "(job text, sink text, epoch bigint NOT NULL, PRIMARY KEY (job, sink))"
