@@ -25,6 +25,7 @@ _LOCAL_CONFIG = {
     "spark.default.parallelism": "{cores}",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.shuffle.compress": "true",
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.io.compression.codec": "lz4",
 }
 _CONFIG = {
