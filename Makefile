@@ -48,6 +48,9 @@ bench: $(READY) ## Compare with hand-written PySpark, DuckDB, Polars and the lim
 	$(BIN)/headrace bench wordcount --window 1s --per-second 100000 --epoch-records 100000 --against duckdb,polars,limit --at 80
 	$(BIN)/headrace bench netmon --against duckdb,polars,limit
 	$(BIN)/headrace bench grep --window 1s --against duckdb
+	$(BIN)/headrace bench wordcount --window 1s --per-second 100000 --on spark,spark-best --against pyspark,pyspark-best
+	$(BIN)/headrace bench netmon --window 1s --per-second 100000 --on spark,spark-best --against pyspark,pyspark-best
+	$(BIN)/headrace bench join --per-second 100000 --on spark,spark-best --against pyspark,pyspark-best
 	$(BIN)/headrace bench wc --against pyspark
 	$(BIN)/headrace bench search --against pyspark
 	$(BIN)/headrace bench collisions --against pyspark

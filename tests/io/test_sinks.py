@@ -47,9 +47,10 @@ def test_json_is_read_again(engine, tmp_path):
 def test_text_is_read_again(engine, tmp_path):
     lines = hr.from_items([f"line {n}" for n in range(5000)])
     lines.write_text(tmp_path / "out", on=engine)
-    assert hr.read_text(tmp_path / "out").collect(on=engine)["line"].to_pylist() == lines.to_list(
-        on=engine
-    )
+    got = hr.read_text(tmp_path / "out").collect(on=engine)["line"].to_pylist()
+    wanted = lines.to_list(on=engine)
+    # The box writes bundles as they are done, so their order in the files is not promised.
+    assert (got == wanted) if engine.name == "spark" else (sorted(got) == sorted(wanted))
 
 
 def test_parquet_reads_only_the_columns_it_needs(engine, tmp_path):

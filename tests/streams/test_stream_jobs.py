@@ -335,3 +335,18 @@ def test_a_bounded_part_that_must_be_computed_first_is_refused(spark_engine: hr.
     live = testing.script([testing.records({"v": 0})], bounded=False)
     with pytest.raises(hr.PlanError, match="takes bounded input only as it is read"):
         live.union(sorted_items).start(on=spark_engine)
+
+
+def test_a_session_that_was_given_is_used_as_it_is(spark_engine: hr.Spark) -> None:
+    session = spark_engine.session
+    names = ("spark.sql.shuffle.partitions", "spark.sql.ansi.enabled")
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    before = [session.conf.get(n) for n in names], session.conf.get(provider, None)
+    stream = testing.script(
+        [testing.records({"v": 1, "at": testing.seconds(1)})], bounded=False, ends=True
+    ).event_time("at", delay="0s")
+    job = stream.window(hr.tumbling("1s")).count().start(on=session)
+    assert job.wait(60)
+    assert job.result().num_rows == 1
+    assert ([session.conf.get(n) for n in names], session.conf.get(provider, None)) == before
+    assert session.range(3).count() == 3

@@ -33,7 +33,7 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.stages import Stage
-from headrace.plan.time import is_bounded, refuse_endless
+from headrace.plan.time import ends, refuse_endless
 
 _BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -175,14 +175,6 @@ class Box:
             else:
                 places.append(LOCK if step.python else "kernel")
         return places
-
-
-def ends(node: Node, what: str) -> None:
-    """Refuse to wait for the end of input that has none."""
-
-    refuse_endless(node)
-    if not is_bounded(node):
-        raise PlanError(f"{what} waits for the end, and the input never ends; use start()")
 
 
 def _cores() -> list[int]:

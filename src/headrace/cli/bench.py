@@ -29,13 +29,16 @@ from headrace.windows import AnyWindow, duration, sliding, tumbling
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("app", metavar="APP", help="an app's name; 'headrace apps' lists them")
     parser.add_argument(
-        "--on", metavar="ENGINE,…", help="engines: spark, box (spark; box if it streams)"
+        "--on",
+        metavar="ENGINE,…",
+        help="engines: spark, box (spark; box if it streams); for a streaming app spark streams "
+        "one file a batch, spark-best all files in one, spark-batch takes them as bounded input",
     )
     parser.add_argument(
         "--against",
         metavar="NAME,…",
         help="baselines: pyspark, the same job written by hand (pyspark-best: with all files in "
-        "one batch, for a streaming app); spark, duckdb, polars, limit for a streaming app",
+        "one batch, for a streaming app); an engine, duckdb, polars, limit for a streaming app",
     )
     parser.add_argument("--records", type=int, metavar="N", help="how many records to generate")
     parser.add_argument("--seed", type=int, default=1, help="the seed of the generator (1)")

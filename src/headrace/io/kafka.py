@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.errors import EngineError, PlanError, StepError, nearest
 from headrace.io.messages import Decoding, Message, encoded
-from headrace.io.offsets import OffsetSource, Positions, most_at_once
+from headrace.io.offsets import Positions, ServerSource, most_at_once
 from headrace.io.source import BUNDLE_ROWS, Source, Split
 
 log = logging.getLogger("headrace")
@@ -34,7 +34,7 @@ def client() -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class KafkaSource(OffsetSource):
+class KafkaSource(ServerSource):
     """The messages of a topic; a position is the offset of the next one in a partition."""
 
     topic: str
@@ -79,11 +79,9 @@ class KafkaSource(OffsetSource):
             return None
         return replace(self, decoding=replace(self.decoding, bad=True))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if not k.startswith("_")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+    def unreachable(self) -> type[Exception]:
+        error: type[Exception] = client().KafkaException
+        return error
 
     def consumer(self) -> Any:
         """A consumer that belongs to no one else and commits nothing."""
@@ -134,10 +132,6 @@ class KafkaSource(OffsetSource):
             raise EngineError(f"{self} at {self.servers} cannot be reached: {error}") from None
         return {str(p): high if self.start == "latest" else low for p, (low, high) in edges.items()}
 
-    @property
-    def is_away(self) -> bool:
-        return bool(self.__dict__.get("_away"))
-
     def step(self, since: Positions, end: Positions) -> Positions:
         if self.limit is None or not end:
             return end
@@ -151,23 +145,19 @@ class KafkaSource(OffsetSource):
         return found
 
     def available(self, since: Positions) -> Positions:
-        found = dict(since)
-        try:
-            for partition in self._partitions():
-                _, high = self._edges(partition)
-                at = since.get(str(partition), 0)
-                if high < at:
-                    raise EngineError(
-                        f"{self}[{partition}] ends at {high}, but {at} have been read: it was cut "
-                        "or made anew; begin anew with another checkpoint"
-                    )
-                found[str(partition)] = high
-        except client().KafkaException as error:
-            if not self.is_away:
-                log.warning("%s at %s cannot be reached, waiting: %s", self, self.servers, error)
-            object.__setattr__(self, "_away", True)
-            return since
-        object.__setattr__(self, "_away", False)
+        return self.asked(since, lambda: {**since, **self._ends(since)})
+
+    def _ends(self, since: Positions) -> Positions:
+        found = {}
+        for partition in self._partitions():
+            _, high = self._edges(partition)
+            at = since.get(str(partition), 0)
+            if high < at:
+                raise EngineError(
+                    f"{self}[{partition}] ends at {high}, but {at} have been read: it was cut "
+                    "or made anew; begin anew with another checkpoint"
+                )
+            found[str(partition)] = high
         return found
 
     def between(

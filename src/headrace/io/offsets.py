@@ -21,8 +21,9 @@ so that a job that was killed reads the same records again. This is a whole sour
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,7 @@ import pyarrow as pa
 from headrace.errors import PlanError
 from headrace.io.source import Source, Split
 
+log = logging.getLogger("headrace")
 Positions = dict[str, Any]
 _POLL = 0.01
 """How long an engine without batches of its own waits before it asks again, in seconds."""
@@ -86,6 +88,39 @@ class OffsetSource:
     def only(self, split: str) -> OffsetSource:
         """The same with one split, where that is cheaper to ask."""
         return self
+
+
+class ServerSource(OffsetSource):
+    """A source that a server has, which may be away for a while.
+
+    Its connection and what else begins with ``_`` are made where they are used, and do not travel.
+    """
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if not k.startswith("_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def unreachable(self) -> type[Exception]:
+        """What is raised when the server cannot be reached."""
+        raise NotImplementedError
+
+    @property
+    def is_away(self) -> bool:
+        return bool(self.__dict__.get("_away"))
+
+    def asked(self, since: Positions, ask: Callable[[], Positions]) -> Positions:
+        """What the server says; where it was, and a word of warning, if it is away."""
+        try:
+            found = ask()
+        except self.unreachable() as error:
+            if not self.is_away:
+                log.warning("%s cannot be reached, waiting for it: %s", self, error)
+            object.__setattr__(self, "_away", True)
+            return since
+        object.__setattr__(self, "_away", False)
+        return found
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -12,12 +11,11 @@ import pyarrow as pa
 from headrace.errors import BadRecord, EngineError, PlanError, nearest
 from headrace.io.gathering import GatheringSink
 from headrace.io.messages import encoded
-from headrace.io.offsets import OffsetSource, Positions, most_at_once
+from headrace.io.offsets import Positions, ServerSource, most_at_once
 from headrace.io.records import typed
 from headrace.io.source import BUNDLE_ROWS, Split
 from headrace.types import to_schema, type_name
 
-log = logging.getLogger("headrace")
 _BEFORE_ALL = "0-0"
 _TRIES = 24
 """How often a task tries to reach a server that has gone away: about a minute and a half."""
@@ -52,7 +50,7 @@ def _place(entry: str) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, eq=False)
-class RedisSource(OffsetSource):
+class RedisSource(ServerSource):
     """The entries of Redis streams, a field a column; a position is the last entry's id.
 
     Redis does not tell which entries were trimmed: those that are trimmed before they are read are
@@ -87,11 +85,9 @@ class RedisSource(OffsetSource):
     def __str__(self) -> str:
         return f"Redis streams {', '.join(self.keys)}"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if not k.startswith("_")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+    def unreachable(self) -> type[Exception]:
+        error: type[Exception] = client().ConnectionError
+        return error
 
     @property
     def _own(self) -> Any:
@@ -106,17 +102,13 @@ class RedisSource(OffsetSource):
     def initial(self) -> Positions:
         return dict.fromkeys(self.keys, _BEFORE_ALL)
 
-    @property
-    def is_away(self) -> bool:
-        return bool(self.__dict__.get("_away"))
-
     def available(self, since: Positions) -> Positions:
         def newest(key: str, last: str) -> str:
             entries = self._own.xrevrange(key, count=1)
             found = entries[0][0].decode() if entries else last
             return max(found, last, key=_place)  # the newest may have been deleted
 
-        return self._asked(since, newest)
+        return self.asked(since, lambda: {k: newest(k, last) for k, last in since.items()})
 
     def step(self, since: Positions, end: Positions) -> Positions:
         if self.limit is None:
@@ -129,19 +121,7 @@ class RedisSource(OffsetSource):
             entries = self._own.xrange(key, min=f"({last}", max=end[key], count=share)
             return entries[-1][0].decode() if len(entries) == share else str(end[key])
 
-        return self._asked(since, some)
-
-    def _asked(self, since: Positions, ask: Callable[[str, str], str]) -> Positions:
-        """A new position for each stream; none of them if the server is away."""
-        try:
-            found = {key: ask(key, last) for key, last in since.items()}
-        except client().ConnectionError as error:
-            if not self.is_away:
-                log.warning("%s at %s cannot be reached, waiting: %s", self, self.url, error)
-            object.__setattr__(self, "_away", True)
-            return since
-        object.__setattr__(self, "_away", False)
-        return found
+        return self.asked(since, lambda: {k: some(k, last) for k, last in since.items()})
 
     def between(
         self, start: Positions, end: Positions, parallelism: int

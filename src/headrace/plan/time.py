@@ -141,3 +141,10 @@ def refuse_endless(node: Node) -> None:
             raise PlanError(
                 f"{each.label}: the input never ends, so this would never give anything; {way}"
             )
+
+
+def ends(node: Node, what: str) -> None:
+    """Refuse to wait for the end of input that has none."""
+    refuse_endless(node)
+    if not is_bounded(node):
+        raise PlanError(f"{what} waits for the end, and the input never ends; use start()")

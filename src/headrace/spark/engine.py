@@ -26,7 +26,7 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.stages import Stage, stages_of
-from headrace.plan.time import is_bounded, refuse_endless
+from headrace.plan.time import ends, is_bounded, refuse_endless
 
 
 class Spark:
@@ -73,6 +73,7 @@ class Spark:
 
     def collect(self, node: Node) -> pa.Table:
         """All records, in order."""
+        ends(node, "collect")
         from headrace.spark.bundles import unpack
 
         with self._lowering() as lowering:
@@ -83,6 +84,7 @@ class Spark:
 
     def bundles(self, node: Node) -> Iterator[pa.RecordBatch]:
         """The records in order, a partition at a time."""
+        ends(node, "for_each")
         from headrace.spark.bundles import unpack
 
         with self._lowering() as lowering:
@@ -92,6 +94,7 @@ class Spark:
 
     def write(self, node: Node, sink: Sink) -> None:
         """The records into a sink; nothing is visible before every task has succeeded."""
+        ends(node, "write")
         try:
             with self._lowering() as lowering:
                 if hasattr(sink, "begin"):
@@ -104,6 +107,7 @@ class Spark:
 
     def run(self, node: Node) -> None:
         """Run for the effect of its functions."""
+        ends(node, "run")
         with self._lowering() as lowering:
             lowering.ran(stages_of(windows_as_keys(node))).collect()
 

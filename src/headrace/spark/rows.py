@@ -208,11 +208,10 @@ class _WindowPipe:
                 yield from self.sender.bundles(shard, self.operator, self.lane, pane, part)
 
 
-class _SessionPipe:
-    def __init__(self, ending: ToSessions, plan: PartialPlan, sender: Sender) -> None:
-        self.operator, self.lane, self.sender = ending.operator, ending.lane, sender
-        self.aggregation = plan.aggregation
-        self.shards = sender.shards if ending.node.keys else 1
+class _GatheringPipe:
+    """Puts small bundles together before it sends them on."""
+
+    def __init__(self) -> None:
         self.pending: list[pa.RecordBatch] = []
         self.held = 0
 
@@ -223,13 +222,27 @@ class _SessionPipe:
             yield from self.finish()
 
     def finish(self) -> Iterator[Row]:
-        if not self.pending:
-            return
-        batch = pa.concat_batches(self.pending)
-        self.pending, self.held = [], 0
+        if self.pending:
+            batch = pa.concat_batches(self.pending)
+            self.pending, self.held = [], 0
+            yield from self.sent(batch)
+
+    def sent(self, batch: pa.RecordBatch) -> Iterator[Row]:
+        """The rows of a bundle."""
+        raise NotImplementedError
+
+
+class _SessionPipe(_GatheringPipe):
+    def __init__(self, ending: ToSessions, plan: PartialPlan, sender: Sender) -> None:
+        super().__init__()
+        self.operator, self.lane, self.sender = ending.operator, ending.lane, sender
+        self.aggregation = plan.aggregation
+        self.shards = sender.shards if ending.node.keys else 1
+
+    def sent(self, batch: pa.RecordBatch) -> Iterator[Row]:
         for shard, spans in session_spans(self.aggregation, batch, self.shards):
-            batch = spans_as_batch(spans)
-            yield from self.sender.bundles(shard, self.operator, self.lane, 0, batch)
+            part = spans_as_batch(spans)
+            yield from self.sender.bundles(shard, self.operator, self.lane, 0, part)
 
 
 def spans_as_batch(spans: Spans) -> pa.RecordBatch:
@@ -239,23 +252,12 @@ def spans_as_batch(spans: Spans) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
 
 
-class _JoinPipe:
+class _JoinPipe(_GatheringPipe):
     def __init__(self, ending: ToJoin, sender: Sender) -> None:
+        super().__init__()
         self.ending, self.sender = ending, sender
-        self.pending: list[pa.RecordBatch] = []
-        self.held = 0
 
-    def add(self, batch: pa.RecordBatch) -> Iterator[Row]:
-        self.pending.append(batch)
-        self.held += batch.nbytes
-        if self.held >= _MOST_BYTES // 8:
-            yield from self.finish()
-
-    def finish(self) -> Iterator[Row]:
-        if not self.pending:
-            return
-        batch = pa.concat_batches(self.pending)
-        self.pending, self.held = [], 0
+    def sent(self, batch: pa.RecordBatch) -> Iterator[Row]:
         ending = self.ending
         for shard, part in sharded(batch, ending.keys, self.sender.shards, drop_null=True):
             yield from self.sender.bundles(shard, ending.operator, ending.lane, 0, part)
