@@ -89,7 +89,7 @@ class Files:
 
         def run() -> pa.Table:
             inputs = [read(name) for name in names]
-            if isinstance(window, Window):
+            if app != "join" and isinstance(window, Window):
                 size, every = (f"{v} microseconds" for v in (window.size, window.every))
                 inputs.append(F.window("at", size, every))
             found: list[pa.Table] = []
