@@ -74,3 +74,5 @@ def test_a_stream_says_where_its_state_is_and_what_its_sink_promises(tmp_path):
     assert "begins anew" in on_box
     kafka = stream.write_kafka("counts").explain(on="spark")
     assert kafka.endswith("Output: Kafka topic counts: at least once")
+    table = stream.write_postgres("counts", "postgresql://host/db").explain(on="spark")
+    assert table.endswith("Output: Postgres table counts: exactly once")

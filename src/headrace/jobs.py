@@ -47,7 +47,11 @@ class SourceProgress:
 
 @dataclass(frozen=True)
 class StageProgress:
-    """What one part of the pipeline has done, and the state it holds."""
+    """What one part of the pipeline has done, and the state it holds.
+
+    On Spark the records are those that reached it, partial aggregates where there are any, and the
+    state is that of all steps of its level.
+    """
 
     name: str
     records_in: int
@@ -64,7 +68,8 @@ class Progress:
 
     Rates are records a second since the last report. ``watermark`` is up to which event time
     results have been delivered. The output delay is the time from a watermark's arrival to the
-    delivery of what it closed, in seconds.
+    delivery of what it closed, in seconds; on Spark, how long the micro-batches took that gave
+    something.
     """
 
     seconds: float
@@ -137,7 +142,8 @@ def start(
     """
     from headrace.engines import resolve
     from headrace.errors import PlanError
-    from headrace.stream import Outlet, Stream
+    from headrace.stream import Stream
+    from headrace.writing import Outlet
 
     if isinstance(outputs, (Stream, Outlet)) or not isinstance(outputs, Sequence):
         raise PlanError("start takes a list: hr.start([stream, …]), or stream.start() for one")

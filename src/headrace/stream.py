@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce as fold_left
 from typing import Any
@@ -14,7 +14,6 @@ from sqlglot import exp
 
 from headrace.aggregates import Aggregate, count
 from headrace.building import (
-    Building,
     column_names,
     difference,
     installed,
@@ -32,17 +31,8 @@ from headrace.functions import (
     returned_type,
     with_values,
 )
-from headrace.io.csv import CsvSink
-from headrace.io.gathering import Console, EachBatch
-from headrace.io.json import JsonSink
-from headrace.io.kafka import KafkaSink
-from headrace.io.parquet import ParquetSink
-from headrace.io.postgres import PostgresSink
-from headrace.io.redis import RedisSink
-from headrace.io.registry import find
 from headrace.io.sink import Sink
 from headrace.io.source import ErrorKeeping
-from headrace.io.text import TextSink
 from headrace.jobs import Job, Output
 from headrace.kernels.aggregate import compile_aggregation
 from headrace.kernels.chain import compile_chain, compile_step
@@ -77,9 +67,10 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.prune import columns_of
-from headrace.plan.time import END, START, clock_needed, clock_of, is_bounded, nodes_of
+from headrace.plan.time import END, START, clock_needed, clock_of, nodes_of
 from headrace.types import INTERVAL, normal_batch, to_schema, type_name, unique_names
 from headrace.windows import AnyWindow, duration
+from headrace.writing import Written
 
 JOINS = {"inner": "inner", "left": "left", "right": "right", "outer": "outer", "full": "outer",
          "semi": "semi", "anti": "anti"}  # fmt: skip
@@ -90,7 +81,7 @@ DEFAULT_IDLE = 30_000_000
 
 
 @dataclass(frozen=True, eq=False)
-class Stream:
+class Stream(Written):
     """Records with named columns, computed when a sink asks for them.
 
     >>> import headrace as hr
@@ -99,24 +90,12 @@ class Stream:
     [20, 40]
     """
 
-    node: Node
-
     # What it is
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns and their types."""
-        return self.node.schema
 
     @property
     def columns(self) -> list[str]:
         """The names of the columns."""
         return list(self.node.schema.names)
-
-    @property
-    def bounded(self) -> bool:
-        """Whether its input ends."""
-        return is_bounded(self.node)
 
     def __repr__(self) -> str:
         return f"Stream({plan_explain.columns_text(self.schema)})"
@@ -665,109 +644,7 @@ class Stream:
                 raise PlanError(f"to={to!r} is neither a sink nor a function of a bundle")
             return Output(self.node, to)
 
-    def write_to(self, sink: Sink, on: Any = None) -> Outlet | None:
-        """Write to any sink.
-
-        A stream that ends is written now. One that does not end gives what ``start`` takes:
-        ``stream.write_parquet("out").start(on="box")``.
-        """
-        with self._building("write"):
-            if not isinstance(sink, Sink):
-                raise PlanError(f"{sink!r} is not a sink; see headrace.io.sink")
-            sink.check(self.schema)
-        if not self.bounded:
-            return Outlet(self, sink, on)
-        with self._building("write"):
-            if hasattr(sink, "ready"):
-                sink.ready()
-        resolve(on).write(self.node, sink)
-        return None
-
-    def write(self, format: str, *args: Any, on: Any = None, **options: Any) -> Outlet | None:
-        """Write in a format found by name, ours or one an installed package brings."""
-        with self._building(f"write {format}"):
-            sink = find("headrace.sinks", format)(*args, **options)
-        return self.write_to(sink, on)
-
-    def write_parquet(
-        self, path: Any, mode: str = "error", on: Any = None, **options: Any
-    ) -> Outlet | None:
-        """Write a folder of Parquet files; ``mode`` is error, overwrite or append."""
-        return self._write_files("write_parquet", ParquetSink, path, mode, on, options)
-
-    def write_csv(
-        self, path: Any, mode: str = "error", on: Any = None, **options: Any
-    ) -> Outlet | None:
-        """Write a folder of CSV files with headers."""
-        return self._write_files("write_csv", CsvSink, path, mode, on, options)
-
-    def write_json(self, path: Any, mode: str = "error", on: Any = None) -> Outlet | None:
-        """Write a folder of JSON-lines files; NaN and infinity, which JSON lacks, become null."""
-        return self._write_files("write_json", JsonSink, path, mode, on, {})
-
-    def write_text(self, path: Any, mode: str = "error", on: Any = None) -> Outlet | None:
-        """Write the one string column as a folder of text files."""
-        return self._write_files("write_text", TextSink, path, mode, on, {})
-
-    def write_kafka(
-        self,
-        topic: str,
-        *,
-        servers: str = "localhost:9092",
-        key: str | None = None,
-        value: str | None = None,
-        config: Mapping[str, Any] | None = None,
-        on: Any = None,
-    ) -> Outlet | None:
-        """Send each record to a Kafka topic, as a JSON object or as the one column ``value``."""
-        return self.write_to(KafkaSink(topic, servers, key, value, dict(config or {})), on)
-
-    def write_redis(
-        self,
-        name: str,
-        *,
-        url: str = "redis://localhost:6379",
-        key: str | None = None,
-        on: Any = None,
-    ) -> Outlet | None:
-        """Add each record to a Redis stream; with ``key``, keep it as the hash ``name:value``."""
-        return self.write_to(RedisSink(name, url, key), on)
-
-    def write_postgres(
-        self, table: str, url: str, *, key: str | Sequence[str] = (), on: Any = None
-    ) -> Outlet | None:
-        """Append to a Postgres table; with ``key``, replace the rows that have the same key."""
-        with self._building("write_postgres"):
-            keys = column_names(key, "key=")
-        return self.write_to(PostgresSink(table, url, keys), on)
-
-    def write_console(self, rows: int = 20, on: Any = None) -> Outlet | None:
-        """Print the first records of each batch."""
-        return self.write_to(Console(rows), on)
-
-    def for_each_batch(
-        self, function: Callable[[pa.Table, int], Any], on: Any = None
-    ) -> Outlet | None:
-        """Call ``function(table, epoch)`` here with the records of each batch.
-
-        After a failure the last epoch may come once more, with the same number and records.
-        """
-        with self._building("for_each_batch") as at:
-            self._function(function)
-            sink = EachBatch(function, at.label)
-        return self.write_to(sink, on)
-
-    def _write_files(
-        self, method: str, kind: Any, path: Any, mode: str, on: Any, options: dict[str, Any]
-    ) -> Outlet | None:
-        with self._building(method):
-            sink = kind(path, mode, options)
-        return self.write_to(sink, on)
-
     # How steps are added
-
-    def _building(self, method: str) -> Building:
-        return Building(self.node.step + 1, method)
 
     def _with(self, node: Node) -> Stream:
         return Stream(node)
@@ -776,10 +653,6 @@ class Stream:
         for name in names:
             if name not in self.schema.names:
                 raise PlanError(f"there is no column '{name}'{nearest(str(name), self.columns)}")
-
-    def _function(self, function: Any) -> None:
-        if not callable(function):
-            raise PlanError(f"a function was expected, not {function!r}")
 
     def _named(self, default: str, tree: exp.Expr) -> tuple[str, exp.Expr]:
         return (tree.alias, tree.this) if isinstance(tree, exp.Alias) else (default, tree)
@@ -932,30 +805,6 @@ class Stream:
                 if tried >= 4:
                     break
         return None
-
-
-@dataclass(frozen=True)
-class Outlet:
-    """A stream that does not end, and the sink it goes to; nothing runs until it is started."""
-
-    stream: Stream
-    sink: Sink
-    on: Any = None
-
-    def explain(self, on: Any = None) -> str:
-        """The plan, its stages, where each step runs, and what the sink promises there."""
-        engine = resolve(on if on is not None else self.on)
-        name = str(self.sink) if "object at" not in repr(self.sink) else type(self.sink).__name__
-        guarantee = getattr(self.sink, "guarantee", "at least once")
-        if engine.name == "box":
-            guarantee = "each record once; a job that is killed begins anew, and writes again"
-        told = f"{name}: {guarantee}"
-        return plan_explain.explain(self.stream.node, engine.name, engine.where, told)
-
-    def start(self, on: Any = None, *, checkpoint: Any = None, trigger: Any = None) -> Job:
-        """Run in the background; see ``Stream.start``."""
-        on = on if on is not None else self.on
-        return self.stream.start(on, to=self.sink, checkpoint=checkpoint, trigger=trigger)
 
 
 def _late(node: EventTime) -> Late:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from headrace.box.bundle import Bundle
 from headrace.box.panes import CellPane, LocalPane, OrderedPane, Pane, Tables, TokenPane
 from headrace.box.transforms import Out, Phases, Task, rotated, selected
-from headrace.errors import ExpressionError, StepError
+from headrace.errors import ExpressionError
 from headrace.kernels.aggregate import Partial, PartialPlan
 from headrace.kernels.cells import CellPlan, Cells, bucket
 from headrace.kernels.chain import blame
@@ -25,6 +25,7 @@ from headrace.kernels.sliding import slid, sliding_state
 from headrace.kernels.tokenise import Text
 from headrace.kernels.window import (
     Sessions,
+    backwards,
     ending_with,
     event_times,
     pane_ids,
@@ -32,7 +33,7 @@ from headrace.kernels.window import (
     session_spans,
 )
 from headrace.plan.nodes import GroupBy
-from headrace.windows import BEGINNING, FOREVER, Session, Window, show_time
+from headrace.windows import BEGINNING, FOREVER, Session, Window
 
 SMALL = 4096
 """Below this many keys a pane is merged by one task."""
@@ -93,7 +94,7 @@ class Aggregate:
             assert self.node.clock is not None
             ids, low, high = pane_ids(event_times(batch, self.node.clock), self.window)
             if low < self._complete(self.closed):
-                raise StepError(_BACKWARDS.format(self.node.label, show_time(self.closed)))
+                raise backwards(self.node.label, self.closed)
         if self.plan.split is not None:
             self._count_words(batch, ids, low, high, worker)
         elif self.cells is not None and high - low > MANY_PANES:
@@ -295,10 +296,6 @@ class Aggregate:
             self._emit(found, number, (shard,), out)
 
 
-_BACKWARDS = (
-    "{}: a record came that is older than the watermark {}; a function before this step gave it "
-    "another event time: leave that column as it is, or compute it before event_time"
-)
 _ONE_PANE = (np.zeros(0, np.int64), 0, 0)
 
 
@@ -327,7 +324,7 @@ class SessionStep:
                 continue
             assert self.node.clock is not None
             if int(event_times(batch, self.node.clock).min()) < self.watermark:
-                raise StepError(_BACKWARDS.format(self.node.label, show_time(self.watermark)))
+                raise backwards(self.node.label, self.watermark)
             for shard, spans in session_spans(self.plan.aggregation, batch, len(self.shards)):
                 lock, sessions = self.shards[shard]
                 with lock:

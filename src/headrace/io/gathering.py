@@ -14,14 +14,9 @@ class GatheringSink:
     """Takes the records of an epoch together, and writes them at once."""
 
     guarantee: ClassVar[str] = "at least once"
-    columns: pa.Schema | None = None
 
     def check(self, schema: pa.Schema) -> None:
         """Every type can be written unless a sink says otherwise."""
-
-    def begin(self, schema: pa.Schema) -> None:
-        """Remember the columns, for epochs that bring no records."""
-        self.columns = schema
 
     def open(self, schema: pa.Schema, task: str) -> GatheringWriter:
         return GatheringWriter()

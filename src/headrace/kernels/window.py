@@ -16,7 +16,7 @@ from headrace.kernels.expressions.kernel import numbers
 from headrace.kernels.group import Grouper, normal_key
 from headrace.kernels.native import panes
 from headrace.plan.time import END, START
-from headrace.windows import EventClock, Session, Window
+from headrace.windows import EventClock, Session, Window, show_time
 
 
 def event_times(batch: pa.RecordBatch, clock: EventClock) -> np.ndarray[Any, Any]:
@@ -25,6 +25,15 @@ def event_times(batch: pa.RecordBatch, clock: EventClock) -> np.ndarray[Any, Any
     for name in clock.columns[1:]:
         times = np.maximum(times, numbers(batch.column(name), np.int64))
     return times + clock.shift if clock.shift else times
+
+
+def backwards(label: str, watermark: int) -> StepError:
+    """The fault of a function that gave a record another event time than it came with."""
+    return StepError(
+        f"{label}: a record came that is older than the watermark {show_time(watermark)}; a "
+        "function before this step gave it another event time: leave that column as it is, or "
+        "compute it before event_time"
+    )
 
 
 def pane_ids(times: Any, window: Window) -> tuple[Any, int, int]:

@@ -31,7 +31,8 @@ log = logging.getLogger("headrace")
 _POLL = 0.02
 _STOPPING = 60.0
 """How long a batch that runs may take to finish before a job is stopped in the middle of it."""
-_DELAYS = 10_000
+_EPOCHS = 1000
+"""The epochs with results that are remembered, for the output delay."""
 
 
 @dataclass
@@ -118,7 +119,7 @@ class SparkJob:
         self._ended = threading.Event()
         self._error: BaseException | None = None
         self._notes: list[str] = []
-        self._delays: deque[float] = deque(maxlen=_DELAYS)
+        self._gave: deque[int] = deque(maxlen=_EPOCHS)
         self._busy = 0.0
         self._started = time.perf_counter()
         self._over = 0.0
@@ -254,7 +255,7 @@ class SparkJob:
             self._settle(epoch)
             self._busy += time.perf_counter() - begun
             if any(outputs):
-                self._delays.append(time.perf_counter() - begun)
+                self._gave.append(epoch)
 
     def _take(self, said: dict[str, Any]) -> None:
         """A report of a source, an operator or a writer."""
@@ -286,6 +287,7 @@ class SparkJob:
         counted = self._operators[said["operator"]]
         counted.bundles += said["bundles"]
         counted.out += said["out"]
+        counted.records += said["records"]
         counted.marks[said["shard"]] = said["mark"]
 
     def _note(self, text: str) -> None:
@@ -325,8 +327,7 @@ class SparkJob:
         seconds = end - self._started
         over = self._ended.is_set()
         states = [] if spark is None else spark["stateOperators"]
-        busy = 0.0 if spark is None else spark["durationMs"].get("addBatch", 0) / 1000
-        delays = np.array(self._delays)
+        delays = self._spans()
         p50, p99 = (
             (float(np.percentile(delays, q)) for q in (50, 99)) if delays.size else (None, None)
         )
@@ -338,10 +339,10 @@ class SparkJob:
             stages.append(
                 StageProgress(
                     name=operator.node.label,
-                    records_in=0,
+                    records_in=counted.records,
                     records_out=counted.out,
                     bundles=counted.bundles,
-                    busy=busy,
+                    busy=self._busy,
                     watermark=min(shards, default=BEGINNING),
                     state_bytes=0 if state is None else int(state["memoryUsedBytes"]),
                 )
@@ -377,6 +378,12 @@ class SparkJob:
             running=not over,
             error=None if self._error is None else str(self._error),
         )
+
+    def _spans(self) -> Any:
+        """How long the micro-batches took that gave results, from their beginning, in seconds."""
+        gave = set(self._gave)
+        told = self._query.recentProgress
+        return np.array([p["batchDuration"] / 1000 for p in told if p["batchId"] in gave])
 
     def late(self, source: int = 0) -> pa.Table | None:
         """Late records are kept by ``stream.late``; a job on Spark counts them."""

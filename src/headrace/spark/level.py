@@ -117,6 +117,7 @@ class LevelProgram:
                 said = {"from": f"o{operator.number}", "shard": shard, "mark": least}
                 yield from sender.to_all(target, said)
             told = {"operator": operator.number, "out": given, "bundles": len(bundles)}
+            told["records"] = sum(c.rows for c in bundles)
             yield sender.report({**told, "shard": shard, "mark": least})
         note["marks"] = {name: m.said() for name, m in marks.items()}
         save(json.dumps(note))

@@ -15,17 +15,16 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import StepError
 from headrace.kernels.aggregate import Merge, compile_aggregation, compile_partial
 from headrace.kernels.expressions.kernel import numbers
 from headrace.kernels.join import Bucket, TemporalJoin
 from headrace.kernels.paned import ROW, PanedPartials
 from headrace.kernels.sliding import slid, sliding_state
-from headrace.kernels.window import Sessions, Spans, ending_with, event_times
+from headrace.kernels.window import Sessions, Spans, backwards, ending_with, event_times
 from headrace.plan.nodes import GroupBy, JoinWithin
 from headrace.spark.bundles import pack, unpack
 from headrace.spark.rows import LAST, START, input_of, spans_as_batch, task_of
-from headrace.windows import BEGINNING, Session, Window, show_time
+from headrace.windows import BEGINNING, Session, Window
 
 Note = dict[str, Any]
 Part = tuple[int, pa.RecordBatch]
@@ -38,7 +37,7 @@ _LARGE = 64 << 20
 """About the largest value that is put into Spark's state."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Came:
     """A bundle that came for an operator."""
 
@@ -46,6 +45,13 @@ class Came:
     lane: int
     pane: int
     data: bytes
+    rows: int = 0
+
+    def batch(self, schema: pa.Schema) -> pa.RecordBatch:
+        """What is in it."""
+        found = unpack(self.data, schema)
+        self.rows = found.num_rows
+        return found
 
     @property
     def input(self) -> int:
@@ -71,7 +77,7 @@ class Relay:
         self, came: Sequence[Came], marks: Sequence[int], note: Note, store: Store
     ) -> Iterator[pa.RecordBatch]:
         for item in came:
-            yield unpack(item.data, self.schema)
+            yield item.batch(self.schema)
 
 
 class Numbering:
@@ -116,7 +122,7 @@ class Windows:
         new: dict[int, list[Part]] = {}
         numbering = Numbering(note.setdefault("order", {}))
         for item in came:
-            batch = unpack(item.data, self.schema)
+            batch = item.batch(self.schema)
             if self.singly:
                 batch = numbering.numbered(item, batch)
             split = item.input if self.node.is_ordered else 0
@@ -124,7 +130,7 @@ class Windows:
         before = note.get("mark", BEGINNING)
         mark = max(before, marks[0])
         if new and before > BEGINNING and min(new) < self._complete(before):
-            raise StepError(_BACKWARDS.format(self.node.label, show_time(before)))
+            raise backwards(self.node.label, before)
         note["mark"] = mark
         complete = None if mark == BEGINNING else self._complete(mark)
         if self.window.panes == 1:
@@ -224,12 +230,6 @@ class Windows:
         ]
 
 
-_BACKWARDS = (
-    "{}: a record came that is older than the watermark {}; a function before this step gave it "
-    "another event time: leave that column as it is, or compute it before event_time"
-)
-
-
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """A bundle in pieces that a value of Spark's state can hold."""
     count = max(1, -(-batch.nbytes // _LARGE))
@@ -258,9 +258,9 @@ class SessionWindows:
         sessions = Sessions(self.aggregation, self.node.schema)
         order = note.get("order", 0)
         for item in came:
-            spans = self._spans(item.data)
+            spans = self._unpacked(item.batch(self.schema))
             if int(spans.starts.min()) < before:
-                raise StepError(_BACKWARDS.format(self.node.label, show_time(before)))
+                raise backwards(self.node.label, before)
             split = item.input if self.node.is_ordered else 0
             sessions.add((split, order), spans)
             order += 1
@@ -325,7 +325,7 @@ class Joins:
         kept: list[dict[str, list[int]]] = note.setdefault("kept", [{}, {}])
         join = TemporalJoin(self.node)
         join.watermarks = list(note.get("marks", [BEGINNING, BEGINNING]))
-        bundles = [(c.lane, unpack(c.data, self.schemas[c.lane])) for c in came]
+        bundles = [(c.lane, c.batch(self.schemas[c.lane])) for c in came]
         loaded = self._load(join, bundles, kept, store)
         for lane, batch in bundles:
             yield from join.add(lane, batch)
