@@ -83,16 +83,19 @@ def test_two_outputs_to_one_place(engine: Any, tmp_path: Path, postgres_url: str
 def test_files_of_an_epoch_that_does_not_count_are_not_read(tmp_path: Path) -> None:
     batch = pa.record_batch({"n": [1, 2]})
 
-    def write(sink: ParquetSink, epoch: int) -> None:
+    def write(sink: ParquetSink, epoch: int, *parts: pa.RecordBatch) -> None:
         sink.begin(batch.schema)
-        writer = sink.open(batch.schema, str(epoch))
-        writer.write(batch)
-        sink.commit_epoch("0123456789abcdef", epoch, [writer.close()])
+        messages = []
+        for i, part in enumerate(parts or (batch,)):
+            writer = sink.open(batch.schema, f"{epoch}-{i}")
+            writer.write(part)
+            messages.append(writer.close())
+        sink.commit_epoch("0123456789abcdef", epoch, messages)
 
     sink = ParquetSink(str(tmp_path / "out"))
     sink.ready("0123456789abcdef")
     write(sink, 0)
-    write(sink, 1)
+    write(sink, 1, batch.slice(0, 1), batch.slice(1))
     # A run that was killed has moved a file of the next epoch, and not said that it counts.
     some = next((tmp_path / "out").glob("part-*"))
     left = tmp_path / "out" / epoch_file("0123456789abcdef", 2, 0, ".parquet")
@@ -100,7 +103,8 @@ def test_files_of_an_epoch_that_does_not_count_are_not_read(tmp_path: Path) -> N
     assert hr.read_parquet(tmp_path / "out").collect(on="box").num_rows == 4
     again = ParquetSink(str(tmp_path / "out"))
     again.ready("0123456789abcdef")
-    write(again, 1)  # it was committed, so it counts once
+    # It was committed, so it counts once, however its records are cut this time.
+    write(again, 1)
     assert not left.exists()
     assert hr.read_parquet(tmp_path / "out").collect(on="box").num_rows == 4
     write(again, 2)
