@@ -1,4 +1,4 @@
-"""Where we keep what can be made again: compiled kernels, the Java shim."""
+"""Where we keep what can be made again: compiled kernels, the Java shim, links to Spark."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def cache_folder(name: str) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:
             continue
-        if os.access(folder, os.W_OK | os.X_OK):
+        if os.access(folder, os.W_OK | os.X_OK) and root.stat().st_uid == os.getuid():
             return folder
     raise EngineError("there is no folder for headrace's cache; set HOME or TMPDIR to one")

@@ -23,7 +23,6 @@ from headrace.io.records import (
     widest,
 )
 from headrace.io.sink import FileSink
-from headrace.kernels.native import lines as native
 from headrace.types import normal_type, to_schema, type_name
 
 
@@ -47,6 +46,8 @@ class CsvFormat:
 
     def _records(self, data: pa.Buffer) -> np.ndarray[Any, Any]:
         """Where each record begins, and the end of the last, by the quotes."""
+        from headrace.kernels.native import lines as native
+
         raw = np.frombuffer(data, np.uint8)
         ends = np.empty(native.count_lines(raw) + 1, np.int64)
         quote = ord(self.quote) if self.quote else -1

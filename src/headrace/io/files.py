@@ -51,6 +51,14 @@ class File:
             raise BadRecord(f"{self.path} cannot be read: {error}") from None
 
 
+def describe_files(kind: str, files: Sequence[File]) -> str:
+    """A source of files in a few words."""
+    total = sum(f.size for f in files)
+    size = f"{total / 1e6:.1f} MB" if total >= 100_000 else f"{total} bytes"
+    name = files[0].path if len(files) == 1 else f"{files[0].path} and {len(files) - 1} more"
+    return f"{kind} {name} ({size})"
+
+
 def filesystem(path: str) -> tuple[Any, str]:
     """The file system of a path or URI, and the path within it."""
     scheme, mark, rest = path.partition("://")
@@ -300,13 +308,18 @@ def _stream_blocks(stream: Any, path: str) -> Iterator[pa.Buffer]:
         yield pa.py_buffer(rest)
 
 
+def count_lines(data: Any) -> int:
+    """How many line ends a block has."""
+    from headrace.kernels.native import lines
+
+    return lines.count_lines(np.frombuffer(data, np.uint8))
+
+
 def lines_before(part: Range) -> int:
     """How many lines of the file come before the range's first.
 
     Only asked for when a record is bad, for it reads the file up to there.
     """
-    from headrace.kernels.native.lines import count_lines
-
     if part.start == 0:
         return 0
     lines = 0
@@ -317,6 +330,6 @@ def lines_before(part: Range) -> int:
             data = stream.read(min(BLOCK, left))
             if not data:
                 break
-            lines += count_lines(np.frombuffer(data, np.uint8))
+            lines += count_lines(data)
             left -= len(data)
     return lines

@@ -10,10 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import BadRecord, PlanError
-from headrace.io.files import File, filesystem, find_files, split_size
+from headrace.io.files import File, describe_files, filesystem, find_files, split_size
 from headrace.io.sink import FileSink
 from headrace.io.source import BUNDLE_ROWS, Split
-from headrace.io.text import describe_files
 from headrace.types import normal_batch, normal_schema
 
 

@@ -15,12 +15,17 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import BadRecord, ExpressionError, PlanError
-from headrace.io.files import BLOCK, File, Range, blocks, lines_before, ranges
+from headrace.io.files import (
+    BLOCK,
+    File,
+    Range,
+    blocks,
+    count_lines,
+    describe_files,
+    lines_before,
+    ranges,
+)
 from headrace.io.source import BUNDLE_ROWS, ERRORS, SetAside, Source, Split
-from headrace.io.text import describe_files
-from headrace.kernels.expressions import Kernel, evaluate
-from headrace.kernels.expressions.casts import cast
-from headrace.kernels.native import lines as native
 from headrace.types import normal_batch, type_name
 
 ON_ERROR = ("raise", "skip", "keep")
@@ -116,11 +121,11 @@ class RecordSplit:
         # A record may be bad in a column nobody asked for; whoever keeps errors must see that.
         names = self.schema.names if self.on_error != "raise" else wanted.names
         for number, data in enumerate(self._blocks()):
-            count = native.count_lines(np.frombuffer(data, np.uint8))
+            count = count_lines(data)
             if number == 0 and self.part.start == 0 and self.format.header_records():
                 edges = self.format.edges(data)
                 cut = int(edges[min(self.format.header_records(), edges.size - 1)])
-                skipped = native.count_lines(np.frombuffer(data, np.uint8)[:cut])
+                skipped = count_lines(data.slice(0, cut))
                 data = data.slice(cut)
                 seen, count = skipped, count - skipped
             try:
@@ -157,7 +162,6 @@ class RecordSplit:
         self, data: pa.Buffer, names: Sequence[str], before: int
     ) -> tuple[pa.Table, list[tuple[Any, ...]]]:
         """The records of a block that can be read, and those that cannot."""
-        raw = np.frombuffer(data, np.uint8)
         edges = self.format.edges(data)
         good: list[pa.Table] = []
         bad: list[tuple[Any, ...]] = []
@@ -174,7 +178,7 @@ class RecordSplit:
                         parse(middle, last)
                     return
                 text = piece.to_pybytes().rstrip(b"\r\n").decode("utf-8", "replace")
-                line = before + native.count_lines(raw[: edges[first]]) + 1
+                line = before + count_lines(data.slice(0, int(edges[first]))) + 1
                 bad.append((self.part.file.path, line, _reason(error), text))
 
         if edges.size > 1:
@@ -257,6 +261,9 @@ def typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Text as another type, read as our CAST reads it."""
     if array.type.equals(kind):
         return array
+    from headrace.kernels.expressions import Kernel, evaluate
+    from headrace.kernels.expressions.casts import cast
+
     batch = pa.RecordBatch.from_arrays([array], names=["v"])
     try:
         return evaluate(cast(Kernel(pa.string(), lambda b: b.column(0)), kind), batch)

@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import PlanError
-from headrace.io.files import File, Range, blocks, find_files, ranges
+from headrace.io.files import File, Range, blocks, describe_files, find_files, ranges
 from headrace.io.sink import FileSink
 from headrace.io.source import BUNDLE_ROWS, Split
-from headrace.kernels.native import lines as native
 
 SCHEMA = pa.schema([pa.field("line", pa.string())])
 
@@ -76,6 +75,8 @@ class TextSplit:
 
 def lines_of(buffer: pa.Buffer, encoding: str = "utf-8") -> pa.Array:
     """The lines of a block as strings."""
+    from headrace.kernels.native import lines as native
+
     data = np.frombuffer(buffer, np.uint8)
     count = native.count_lines(data) + 1
     starts, ends = np.empty(count, np.int64), np.empty(count, np.int64)
@@ -93,14 +94,6 @@ def lines_of(buffer: pa.Buffer, encoding: str = "utf-8") -> pa.Array:
         except pa.ArrowInvalid:
             pass
     return pa.array([b.decode(encoding, "replace") for b in raw.to_pylist()], pa.string())
-
-
-def describe_files(kind: str, files: Sequence[File]) -> str:
-    """A source of files in a few words."""
-    total = sum(f.size for f in files)
-    size = f"{total / 1e6:.1f} MB" if total >= 100_000 else f"{total} bytes"
-    name = files[0].path if len(files) == 1 else f"{files[0].path} and {len(files) - 1} more"
-    return f"{kind} {name} ({size})"
 
 
 class TextSink(FileSink):

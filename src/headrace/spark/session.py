@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from headrace.errors import EngineError
+from headrace.spark.home import quick_home
 from headrace.spark.java import find_java
 
 _LOCAL_CONFIG = {
@@ -127,8 +128,11 @@ def _launch(master: str, settings: Mapping[str, str]) -> Any:
     builder = SparkSession.builder.master(master).appName("headrace")
     for name, value in settings.items():
         builder = builder.config(name, value)
+    # Only on this machine: a cluster may be sent the archives as they are.
+    home = quick_home() if master.startswith("local") else contextlib.nullcontext()
     try:
-        return builder.getOrCreate()
+        with home:
+            return builder.getOrCreate()
     except Exception as error:
         first = str(error).strip().splitlines()
         raise EngineError(

@@ -1,0 +1,85 @@
+"""A home for Spark from which its Python processes start in a fraction of the time.
+
+Spark has the Python processes it starts import ``pyspark`` from an archive in its home. What is in
+an archive is compiled again by every process, which takes half a second; a streaming query waits
+for two such processes. Here the place of the archive is taken by a folder with the very package
+that this process has imported, compiled long ago.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import zlib
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from headrace.cache import cache_folder
+from headrace.errors import EngineError
+
+_ARCHIVES = Path("python") / "lib"
+
+
+@contextlib.contextmanager
+def quick_home() -> Iterator[None]:
+    """While Spark is launched: the quick home, unless a person named one or none can be made."""
+    home = None if "SPARK_HOME" in os.environ else make_home()
+    if home is None:
+        yield
+        return
+    os.environ["SPARK_HOME"] = str(home)
+    try:
+        yield
+    finally:
+        del os.environ["SPARK_HOME"]
+
+
+def make_home() -> Path | None:
+    """Links to the installed Spark, with folders in the place of its archives."""
+    package = _package("pyspark")
+    if package is None or not (package / "jars").is_dir():
+        return None
+    links = _links(package)
+    if links is None:
+        return None
+    text = "\n".join(f"{name} {target}" for name, target in links.items())
+    try:
+        parent = cache_folder("spark")
+        home = parent / f"{zlib.crc32(text.encode()):x}"
+        if all((home / name).exists() for name in links):
+            return home
+        draft = parent / f"{home.name}.{os.getpid()}"
+        for name, target in links.items():
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            (draft / name).symlink_to(target)
+        shutil.rmtree(home, ignore_errors=True)  # one that was left half made
+        try:
+            draft.replace(home)
+        except OSError:  # another process was as quick
+            shutil.rmtree(draft, ignore_errors=True)
+    except (OSError, EngineError):
+        return None
+    return home
+
+
+def _links(package: Path) -> dict[str, Path] | None:
+    links = {entry.name: entry for entry in sorted(package.iterdir()) if _is_sparks(entry)}
+    for archive in sorted((package / _ARCHIVES).glob("*.zip")):
+        name = archive.name.removesuffix(".zip").partition("-")[0]
+        found = _package(name)
+        if found is None:
+            return None
+        links[f"{_ARCHIVES / archive.name / name}"] = found
+    return links
+
+
+def _is_sparks(entry: Path) -> bool:
+    """Whether it belongs to Spark rather than to the Python package it came in."""
+    return entry.is_dir() and entry.name in ("bin", "sbin", "jars", "data", "licenses")
+
+
+def _package(name: str) -> Path | None:
+    spec = find_spec(name)
+    return Path(spec.origin).parent if spec is not None and spec.origin else None

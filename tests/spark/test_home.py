@@ -1,0 +1,74 @@
+"""What Spark's Python processes load: pyspark from a folder, and little of ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace.spark.home import make_home, quick_home
+
+
+def test_a_worker_imports_compiled_files(spark_engine: hr.Spark) -> None:
+    if "SPARK_HOME" in os.environ:
+        pytest.skip("SPARK_HOME names a home")
+
+    def seen(value: int) -> str:
+        import py4j
+        import pyspark
+
+        return f"{pyspark.__cached__} {py4j.__cached__}"
+
+    found = hr.from_items([1]).map(seen).collect(on=spark_engine)
+    paths = found.column(0)[0].as_py().split()
+    assert all(Path(path).exists() for path in paths)
+    assert "SPARK_HOME" not in os.environ
+
+
+def test_a_home_that_a_person_named_is_kept(monkeypatch: Any) -> None:
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    with quick_home():
+        assert os.environ["SPARK_HOME"] == "/opt/spark"
+    assert os.environ["SPARK_HOME"] == "/opt/spark"
+
+
+def test_links_that_lead_nowhere_are_made_again(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    home = make_home()
+    assert home is not None
+    assert (home / "jars").is_dir()
+    assert make_home() == home
+    (home / "jars").unlink()
+    (home / "jars").symlink_to(tmp_path / "gone")
+    assert make_home() == home
+    assert (home / "jars").is_dir()
+    assert len(list(home.parent.iterdir())) == 1
+
+
+def test_without_a_place_for_it_spark_starts_as_it_is(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "file"))
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    assert make_home() is None
+    with quick_home():
+        assert "SPARK_HOME" not in os.environ
+
+
+HEAVY = ("numba", "pandas", "sqlglot", "headrace.kernels.native", "headrace.kernels.expressions")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["spark.planning", "spark.processor"]
+    + [f"io.{n}" for n in ("parquet", "csv", "json", "text", "kafka", "redis", "rate", "socket")],
+)
+def test_what_the_driver_helpers_load_is_light(name: str) -> None:
+    code = f"import sys, headrace.{name}; print(*[n for n in {HEAVY} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
