@@ -8,10 +8,21 @@ from typing import Any
 
 from pyspark.sql import Row as SparkRow
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 from headrace.spark.failures import carrying
 from headrace.spark.shipping import Shipped
 
+# Types and not text: Spark would have each task ask the JVM what the text means.
+_NOTE = StructType().add("value", StringType())
+_PART = (
+    StructType()
+    .add("operator", IntegerType())
+    .add("kind", IntegerType())
+    .add("pane", LongType())
+    .add("part", LongType())
+)
+_BUNDLE = StructType().add("value", BinaryType())
 _RowOf = SparkRow("shard", "target", "lane", "pane", "place", "bundle")
 
 
@@ -33,9 +44,8 @@ class Level(StatefulProcessor):
 
     def init(self, handle: Any) -> None:
         """Spark tells where the state is."""
-        self.note = handle.getValueState("note", "value string")
-        key = "operator int, kind int, pane bigint, part bigint"
-        self.parts = handle.getMapState("bundles", key, "value binary")
+        self.note = handle.getValueState("note", _NOTE)
+        self.parts = handle.getMapState("bundles", _PART, _BUNDLE)
 
     def close(self) -> None:
         """Nothing is held."""
