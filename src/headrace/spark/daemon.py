@@ -9,14 +9,27 @@ loaded here; so what is loaded is set apart as never being garbage.
 from __future__ import annotations
 
 import gc
+from typing import Any
 
-from pyspark.daemon import manager
+from pyspark import daemon
 
 import headrace.spark.level
 import headrace.spark.reader
 import headrace.spark.stage  # noqa: F401
 
+_worker = daemon.worker
+
+
+def worker(sock: Any, authenticated: bool) -> int:
+    """A worker, which says nothing when Spark is gone and there is no one to answer."""
+    try:
+        return _worker(sock, authenticated)
+    except (BrokenPipeError, ConnectionResetError):
+        return 1
+
+
 if __name__ == "__main__":
     gc.collect()
     gc.freeze()
-    manager()
+    daemon.worker = worker
+    daemon.manager()

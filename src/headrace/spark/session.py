@@ -15,6 +15,7 @@ import psutil
 from headrace.errors import EngineError
 from headrace.spark.home import quick_home
 from headrace.spark.java import find_java
+from headrace.spark.warm import warm_python
 
 _LOCAL_CONFIG = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -123,15 +124,11 @@ def _launch(master: str, settings: Mapping[str, str]) -> Any:
 
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName("headrace")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    # Only on this machine: a cluster may be sent the archives as they are.
-    home = quick_home() if master.startswith("local") else contextlib.nullcontext()
     try:
-        with home:
+        with _quick_python(master, settings):
             return builder.getOrCreate()
     except Exception as error:
         first = str(error).strip().splitlines()
@@ -139,6 +136,31 @@ def _launch(master: str, settings: Mapping[str, str]) -> Any:
             f"Spark did not start on {master!r}: {first[0] if first else type(error).__name__}; "
             "run 'headrace doctor' to see what is wrong"
         ) from error
+
+
+@contextlib.contextmanager
+def _quick_python(master: str, settings: Mapping[str, str]) -> Iterator[None]:
+    """While Spark is launched: what it takes for Python, unless a person has said.
+
+    On this machine its processes are forks and import compiled files; a cluster has a Python of its
+    own, and may be sent the archives of Spark's home as they are.
+    """
+    names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
+    for name in names:
+        os.environ.setdefault(name, sys.executable)
+    if master != "local" and not master.startswith("local["):
+        yield
+        return
+    is_said = any(os.environ[n] != sys.executable for n in names)
+    quick = None if is_said or "spark.pyspark.python" in settings else warm_python()
+    try:
+        if quick is not None:
+            os.environ.update(dict.fromkeys(names, quick))
+        with quick_home():
+            yield
+    finally:
+        if quick is not None:
+            os.environ.update(dict.fromkeys(names, sys.executable))
 
 
 def cores_of(master: str) -> int:

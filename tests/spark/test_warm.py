@@ -1,0 +1,148 @@
+"""Processes forked from a warm one are as those that Spark would start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import headrace as hr
+from headrace.spark.warm import begin
+
+TOLD = """
+import os, sys
+import told_beside
+warm = "headrace.spark.planning" in sys.modules
+print(sys.argv[1:], os.environ["SAID"], os.getcwd(), sys.stdin.read(), warm, __name__)
+print("oh", file=sys.stderr)
+sys.exit(3)
+"""
+WAITING = """
+import time
+print("here", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("modules")
+    (folder / "told.py").write_text(TOLD)
+    (folder / "told_beside.py").touch()
+    (folder / "waiting.py").write_text(WAITING)
+    return folder
+
+
+@pytest.fixture
+def warm(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    folder = tmp_path / "warm"
+    folder.mkdir()
+    program, process = begin(folder)
+    yield program, process
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(30)
+
+
+def environment(modules: Path, **more: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(modules), "PYTHONHASHSEED": "0", "SAID": "so", **more}
+
+
+def tell(program: str, modules: Path, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    command = [program, "-m", "told", "a", "b"]
+    told = environment(modules, **more)
+    return subprocess.run(command, input="in", capture_output=True, text=True, env=told, cwd=cwd)
+
+
+def test_a_fork_is_the_process_that_was_asked_for(warm, modules: Path, tmp_path: Path) -> None:
+    done = tell(warm[0], modules, tmp_path)
+    assert done.stdout == f"['a', 'b'] so {tmp_path} in True __main__\n"
+    assert done.stderr == "oh\n"
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize("why", ["gone", "hashes"])
+def test_without_the_warm_process_python_runs(
+    warm, modules: Path, tmp_path: Path, why: str
+) -> None:
+    if why == "gone":
+        warm[1].kill()
+        warm[1].wait()
+    more = {"PYTHONHASHSEED": "7"} if why == "hashes" else {}
+    done = tell(warm[0], modules, tmp_path, **more)
+    assert done.stdout == f"['a', 'b'] so {tmp_path} in False __main__\n"
+    assert done.returncode == 3
+
+
+def test_a_fork_ends_with_what_spark_knows_of_it(warm, modules: Path) -> None:
+    command = [warm[0], "-m", "waiting"]
+    told = environment(modules)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=told) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"here\n"
+        forks = psutil.Process(warm[1].pid).children()
+        assert len(forks) == 1
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 1
+    psutil.wait_procs(forks, 30)
+    assert not forks[0].is_running()
+
+
+JOB = """
+import os, signal, sys
+import headrace as hr
+from headrace.spark import warm
+hr.from_items([1]).map(lambda n: n + 1).collect(on=hr.Spark(master="local[1]"))
+print(warm._program, flush=True)
+if {how!r}:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("how", ["", "killed"])
+def test_nothing_is_left_when_the_driver_ends(how: str) -> None:
+    code = JOB.format(how=how)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    folder = Path(done.stdout.strip()).parent
+    assert folder.name.startswith("headrace-python-")
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and (folder.exists() or _named(folder)):
+        time.sleep(0.1)
+    assert not folder.exists()
+    assert not _named(folder)
+
+
+def _named(folder: Path) -> list[str]:
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or ())
+        found += [line] if str(folder) in line else []
+    return found
+
+
+def test_workers_of_spark_are_forks(spark_engine: hr.Spark) -> None:
+    def line(value: int) -> str:
+        return " ".join(psutil.Process().cmdline())
+
+    seen = hr.from_items([1]).map(line).collect(on=spark_engine).column(0)[0].as_py()
+    assert "headrace.spark.warm" in seen
+
+
+def test_a_python_that_a_person_named_is_used(tmp_path: Path) -> None:
+    mine = tmp_path / "python"
+    mine.write_text(f'#!/bin/sh\nexport MINE=yes\nexec {sys.executable} "$@"\n')
+    mine.chmod(0o755)
+    code = """
+import os, headrace as hr
+print(hr.from_items([1]).map(lambda n: os.environ.get("MINE", "no")).collect(on="spark").column(0)[0])
+"""
+    told = {**os.environ, "PYSPARK_PYTHON": str(mine)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=told)
+    assert done.stdout == "yes\n", done.stderr
