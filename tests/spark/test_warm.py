@@ -141,7 +141,8 @@ def test_a_python_that_a_person_named_is_used(tmp_path: Path) -> None:
     mine.chmod(0o755)
     code = """
 import os, headrace as hr
-print(hr.from_items([1]).map(lambda n: os.environ.get("MINE", "no")).collect(on="spark").column(0)[0])
+said = hr.from_items([1]).map(lambda n: os.environ.get("MINE", "no"))
+print(said.collect(on="spark").column(0)[0])
 """
     told = {**os.environ, "PYSPARK_PYTHON": str(mine)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=told)
