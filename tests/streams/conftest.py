@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import socket
 import socketserver
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +72,48 @@ class Kafka:
                 left = high - message.offset() - 1
         consumer.close()
         return found
+
+
+class PausedKafka:
+    """A mock cluster in a process of its own, which can be made to stand still."""
+
+    CODE = """
+import sys
+from confluent_kafka import Producer
+producer = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1})
+brokers = producer.list_topics(timeout=10).brokers
+print(",".join(f"{b.host}:{b.port}" for b in brokers.values()), flush=True)
+for line in sys.stdin:
+    topic, _, text = line.rstrip().partition(" ")
+    producer.produce(topic, text.encode())
+    print(producer.flush(20), flush=True)
+"""
+
+    def __enter__(self) -> PausedKafka:
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-c", self.CODE]
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+        self.servers = self._told()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def _told(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def send(self, topic: str, record: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{topic} {json.dumps(record)}\n")
+        assert self._told() == "0"
+
+    def pause(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
 
 
 @pytest.fixture(scope="session")

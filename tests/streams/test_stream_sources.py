@@ -14,7 +14,7 @@ import pytest
 import headrace as hr
 from headrace.io.offsets import OffsetSource
 from tests.conftest import tuples
-from tests.streams.conftest import Between, Kafka, Lines, drop
+from tests.streams.conftest import Between, Kafka, Lines, PausedKafka, drop
 
 NUMBERS = pa.schema([("n", pa.int64())])
 
@@ -192,6 +192,24 @@ def test_a_server_that_goes_away_and_comes_back(engine: Any, redis_url: str) -> 
         time.sleep(1.5)
         assert job.running
         road.mend()
+        until(job, lambda: job.result().num_rows == 6)
+        job.stop()
+    assert sorted(job.result()["n"].to_pylist()) == list(range(6))
+
+
+@pytest.mark.slow
+def test_a_broker_that_stands_still_and_goes_on(engine: Any) -> None:
+    pytest.importorskip("confluent_kafka")
+    with PausedKafka() as broker:
+        for i in range(5):
+            broker.send("away", {"n": i})
+        job = hr.read_kafka("away", servers=broker.servers, schema=NUMBERS).start(on=engine)
+        until(job, lambda: job.result().num_rows == 5)
+        broker.pause()
+        time.sleep(25)  # twice as long as a request waits for its answer
+        assert job.running
+        broker.go_on()
+        broker.send("away", {"n": 5})
         until(job, lambda: job.result().num_rows == 6)
         job.stop()
     assert sorted(job.result()["n"].to_pylist()) == list(range(6))
