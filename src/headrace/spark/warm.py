@@ -47,6 +47,8 @@ _NEEDED = (
 )
 _TALKATIVE = "pyspark.sql.streaming.transform_with_state_driver_worker"
 """It prints what it does."""
+_OURS = {"pyspark.daemon": "headrace.spark.daemon"}
+"""Some workers are forked from Spark's daemon, whatever a session says; ours does the same."""
 _HASHES = "PYTHONHASHSEED"
 _SCRIPT = """#!/bin/sh
 # Made by headrace: Spark starts this as Python.
@@ -177,14 +179,16 @@ def _become(
     # Spark puts a jar of its own there, whose list of files Python would read.
     path = [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p]
     sys.path[1:1] = [p for p in path if p not in sys.path and not p.endswith(".jar")]
-    sys.argv = arguments
+    module, sys.argv = _OURS.get(arguments[0], arguments[0]), arguments
     warnings.filterwarnings("ignore", "'pyspark", RuntimeWarning, "runpy")
-    extra: dict[str, Any] = {"print": lambda *_, **__: None} if arguments[0] == _TALKATIVE else {}
+    extra: dict[str, Any] = {"print": lambda *_, **__: None} if module == _TALKATIVE else {}
     connection.sendall(os.getpid().to_bytes(4, "big"))
     code: Any = 1
     try:
-        runpy.run_module(arguments[0], extra, "__main__", alter_sys=True)
+        runpy.run_module(module, extra, "__main__", alter_sys=True)
         code = 0
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # Spark has gone, and there is no one to tell
     except SystemExit as end:
         code = end.code
         raise
