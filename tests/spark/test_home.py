@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.spark.home import make_home, quick_home
+from headrace.spark.home import _links, make_home, quick_home
 
 
 def test_a_worker_imports_compiled_files(spark_engine: hr.Spark) -> None:
@@ -48,6 +48,15 @@ def test_links_that_lead_nowhere_are_made_again(tmp_path: Path, monkeypatch: Any
     assert make_home() == home
     assert (home / "jars").is_dir()
     assert len(list(home.parent.iterdir())) == 1
+
+
+def test_settings_in_the_home_are_kept(tmp_path: Path) -> None:
+    for name in ("conf", "jars", "python/lib", "__pycache__"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "python" / "lib" / "py4j-0.1-src.zip").touch()
+    links = _links(tmp_path)
+    assert links is not None
+    assert sorted(links) == ["conf", "jars", "python/lib/py4j-0.1-src.zip/py4j"]
 
 
 def test_without_a_place_for_it_spark_starts_as_it_is(tmp_path: Path, monkeypatch: Any) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import headrace as hr
-from headrace.spark.warm import begin
+from headrace.spark.warm import Warm, begin
 
 TOLD = """
 import os, sys
@@ -41,53 +41,65 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def warm(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def warm(tmp_path: Path) -> Iterator[Warm]:
     folder = tmp_path / "warm"
     folder.mkdir()
-    program, process = begin(folder)
-    yield program, process
-    assert process.stdin is not None
-    process.stdin.close()
-    process.wait(30)
+    warm = begin(folder)
+    yield warm
+    assert warm.process.stdin is not None
+    warm.process.stdin.close()
+    warm.process.wait(30)
+    assert not folder.exists() or warm.process.returncode
 
 
-def environment(modules: Path, **more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(modules), "PYTHONHASHSEED": "0", "SAID": "so", **more}
+def environment(warm: Warm, modules: Path, **more: str) -> dict[str, str]:
+    said = {"PYTHONPATH": str(modules), "PYTHONHASHSEED": "0", "SAID": "so"}
+    return {**os.environ, **warm.settings, **said, **more}
 
 
-def tell(program: str, modules: Path, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    command = [program, "-m", "told", "a", "b"]
-    told = environment(modules, **more)
+def tell(warm: Warm, modules: Path, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    command = [warm.settings["PYSPARK_PYTHON"], "-m", "told", "a", "b"]
+    told = environment(warm, modules, **more)
     return subprocess.run(command, input="in", capture_output=True, text=True, env=told, cwd=cwd)
 
 
-def test_a_fork_is_the_process_that_was_asked_for(warm, modules: Path, tmp_path: Path) -> None:
-    done = tell(warm[0], modules, tmp_path)
+def test_a_fork_is_the_process_that_was_asked_for(
+    warm: Warm, modules: Path, tmp_path: Path
+) -> None:
+    done = tell(warm, modules, tmp_path)
     assert done.stdout == f"['a', 'b'] so {tmp_path} in True __main__\n"
     assert done.stderr == "oh\n"
     assert done.returncode == 3
 
 
-@pytest.mark.parametrize("why", ["gone", "hashes"])
+OTHERWISE = {
+    "gone": {},
+    "hashes": {"PYTHONHASHSEED": "7"},
+    "optimized": {"PYTHONOPTIMIZE": "1"},
+    "threads": {"OMP_NUM_THREADS": "7"},
+    "tidied": {"HEADRACE_PYTHON": "/nowhere"},
+}
+
+
+@pytest.mark.parametrize("why", OTHERWISE)
 def test_without_the_warm_process_python_runs(
-    warm, modules: Path, tmp_path: Path, why: str
+    warm: Warm, modules: Path, tmp_path: Path, why: str
 ) -> None:
     if why == "gone":
-        warm[1].kill()
-        warm[1].wait()
-    more = {"PYTHONHASHSEED": "7"} if why == "hashes" else {}
-    done = tell(warm[0], modules, tmp_path, **more)
+        warm.process.kill()
+        warm.process.wait()
+    done = tell(warm, modules, tmp_path, **OTHERWISE[why])
     assert done.stdout == f"['a', 'b'] so {tmp_path} in False __main__\n"
     assert done.returncode == 3
 
 
-def test_a_fork_ends_with_what_spark_knows_of_it(warm, modules: Path) -> None:
-    command = [warm[0], "-m", "waiting"]
-    told = environment(modules)
+def test_a_fork_ends_with_what_spark_knows_of_it(warm: Warm, modules: Path) -> None:
+    command = [warm.settings["PYSPARK_PYTHON"], "-m", "waiting"]
+    told = environment(warm, modules)
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=told) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"here\n"
-        forks = psutil.Process(warm[1].pid).children()
+        forks = psutil.Process(warm.process.pid).children()
         assert len(forks) == 1
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 1
@@ -100,7 +112,8 @@ import os, signal, sys
 import headrace as hr
 from headrace.spark import warm
 hr.from_items([1]).map(lambda n: n + 1).collect(on=hr.Spark(master="local[1]"))
-print(warm._program, flush=True)
+print(warm._warm.settings["HEADRACE_PYTHON"], flush=True)
+assert not any("headrace" in os.environ.get(n, "") for n in warm._warm.settings)
 if {how!r}:
     os.kill(os.getpid(), signal.SIGKILL)
 """

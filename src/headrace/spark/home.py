@@ -65,7 +65,8 @@ def make_home() -> Path | None:
 
 
 def _links(package: Path) -> dict[str, Path] | None:
-    links = {entry.name: entry for entry in sorted(package.iterdir()) if _is_sparks(entry)}
+    own = ("python", "__pycache__")
+    links = {entry.name: entry for entry in sorted(package.iterdir()) if entry.name not in own}
     for archive in sorted((package / _ARCHIVES).glob("*.zip")):
         name = archive.name.removesuffix(".zip").partition("-")[0]
         found = _package(name)
@@ -73,11 +74,6 @@ def _links(package: Path) -> dict[str, Path] | None:
             return None
         links[f"{_ARCHIVES / archive.name / name}"] = found
     return links
-
-
-def _is_sparks(entry: Path) -> bool:
-    """Whether it belongs to Spark rather than to the Python package it came in."""
-    return entry.is_dir() and entry.name in ("bin", "sbin", "jars", "data", "licenses")
 
 
 def _package(name: str) -> Path | None:

@@ -13,9 +13,12 @@ import signal
 import socket
 import sys
 
+ADDRESS = "HEADRACE_PYTHON"
+"""The variable that says where the warm process listens."""
+
 
 def ask(address: str, arguments: list[str]) -> tuple[socket.socket, int] | None:
-    """Have the warm process fork; the connection ends with the fork, whose number is told."""
+    """Have the warm process fork: the connection to it, and its number. None if it does not."""
     warm = socket.socket(socket.AF_UNIX)
     try:
         warm.connect(address)
@@ -28,8 +31,9 @@ def ask(address: str, arguments: list[str]) -> tuple[socket.socket, int] | None:
     return (warm, int.from_bytes(told, "big")) if len(told) == 4 else None
 
 
-def main(address: str, arguments: list[str]) -> None:
-    found = ask(address, arguments)
+def main(arguments: list[str]) -> None:
+    address = os.environ.get(ADDRESS)
+    found = ask(address, arguments) if address else None
     if found is None:
         os.execv(sys.executable, [sys.executable, *arguments])
     warm, fork = found
@@ -39,4 +43,4 @@ def main(address: str, arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(sys.argv[1:])

@@ -152,15 +152,18 @@ def _quick_python(master: str, settings: Mapping[str, str]) -> Iterator[None]:
         yield
         return
     is_said = any(os.environ[n] != sys.executable for n in names)
-    quick = None if is_said or "spark.pyspark.python" in settings else warm_python()
+    quick = {} if is_said or "spark.pyspark.python" in settings else warm_python()
+    before = dict(os.environ)
     try:
-        if quick is not None:
-            os.environ.update(dict.fromkeys(names, quick))
+        os.environ.update(quick)
         with quick_home():
             yield
     finally:
-        if quick is not None:
-            os.environ.update(dict.fromkeys(names, sys.executable))
+        for name in quick:
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                os.environ.pop(name, None)
 
 
 def cores_of(master: str) -> int:

@@ -26,10 +26,17 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from headrace.cache import cache_folder
+from headrace.errors import EngineError
+from headrace.spark.launch import ADDRESS
 
 _NEEDED = (
     "pyspark.worker",
@@ -49,58 +56,84 @@ _TALKATIVE = "pyspark.sql.streaming.transform_with_state_driver_worker"
 """It prints what it does."""
 _OURS = {"pyspark.daemon": "headrace.spark.daemon"}
 """Some workers are forked from Spark's daemon, whatever a session says; ours does the same."""
-_HASHES = "PYTHONHASHSEED"
 _SCRIPT = """#!/bin/sh
 # Made by headrace: Spark starts this as Python.
-exec {python} -I -S {launch} {address} "$@"
+exec {python} -I -S {launch} "$@"
 """
-
 _Request = tuple[list[str], dict[str, str], str]
 """What follows ``python -m``, the environment, and the working folder."""
-_program: str | None = None
 
 
-def warm_python() -> str | None:
-    """The program for Spark to start as Python; None where processes cannot be forked.
+@dataclass(frozen=True)
+class Warm:
+    """A warm process, which ends when its input is closed."""
+
+    process: subprocess.Popen[bytes]
+    settings: dict[str, str]
+    """What Spark's environment must say."""
+
+
+_warm: Warm | None = None
+
+
+def warm_python() -> Mapping[str, str]:
+    """What to set while Spark is launched; nothing where processes cannot be forked.
 
     The warm process ends with this one, however that ends.
     """
-    global _program
-    if _program is None and hasattr(os, "fork") and hasattr(socket, "send_fds"):
+    global _warm
+    if _warm is not None and _warm.process.poll() is not None:
+        _warm = None
+    if _warm is None and hasattr(os, "fork") and hasattr(socket, "send_fds"):
         folder = Path(tempfile.mkdtemp(prefix="headrace-python-"))
         try:
-            _program, process = begin(folder)
-        except OSError:  # such as a name that is too long for a socket
+            _warm = begin(folder)
+        except (OSError, EngineError):  # such as a name that is too long for a socket
             shutil.rmtree(folder, ignore_errors=True)
-            return None
-        assert process.stdin is not None
-        atexit.register(process.stdin.close)
-    return _program
+            return {}
+        assert _warm.process.stdin is not None
+        atexit.register(_warm.process.stdin.close)
+    return {} if _warm is None else _warm.settings
 
 
-def begin(folder: Path) -> tuple[str, subprocess.Popen[bytes]]:
-    """Start a warm process that has a folder of its own; it ends when its input is closed."""
-    address, program = folder / "socket", folder / "python"
-    launch = Path(__file__).with_name("launch.py")
-    words = {"python": sys.executable, "launch": launch, "address": address}
-    program.write_text(_SCRIPT.format(**{k: shlex.quote(str(v)) for k, v in words.items()}))
-    program.chmod(0o700)
+def begin(folder: Path) -> Warm:
+    """Start a warm process that has a folder of its own."""
+    program = str(_script())
+    address = str(folder / "socket")
     root = str(Path(__file__).parents[2])
     code = f"import sys; sys.path.append({root!r}); from headrace.spark.warm import main; main()"
-    # As Spark sets them for its processes: they are read when Python starts.
-    settings = {_HASHES: os.environ.get(_HASHES, "0"), "PYTHONUNBUFFERED": "YES"}
+    # As Spark sets them for its workers: they are read when Python or a library starts.
+    as_spark = {"PYTHONUNBUFFERED": "YES"}
+    for name, usual in (("PYTHONHASHSEED", "0"), ("OMP_NUM_THREADS", "1")):
+        as_spark[name] = os.environ.get(name, usual)
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(address))
+        listener.bind(address)
         listener.listen(128)  # whoever comes before all is imported waits
         process = subprocess.Popen(
             [sys.executable, "-c", code, str(folder), str(listener.fileno())],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            env=os.environ | settings,
+            env=os.environ | as_spark,
             pass_fds=[listener.fileno()],
             start_new_session=True,
         )
-    return str(program), process
+    settings = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), program)
+    return Warm(process, {**settings, ADDRESS: address})
+
+
+def _script() -> Path:
+    """The program for Spark to start as Python, in a place that nobody tidies."""
+    words = {"python": sys.executable, "launch": Path(__file__).with_name("launch.py")}
+    text = _SCRIPT.format(**{k: shlex.quote(str(v)) for k, v in words.items()})
+    program = cache_folder(f"python-{zlib.crc32(text.encode()):x}") / "python"
+    if not program.exists() or program.read_text() != text:
+        draft = program.with_suffix(f".{os.getpid()}")
+        draft.write_text(text)
+        draft.chmod(0o755)
+        draft.replace(program)
+    if not os.access(program, os.X_OK):
+        raise EngineError(f"{program} cannot be run where it is")
+    return program
 
 
 def main() -> None:
@@ -155,10 +188,27 @@ def _received(connection: socket.socket) -> tuple[_Request | None, list[int]]:
         arguments, environment, folder = marshal.loads(body)
     except (OSError, EOFError, ValueError, TypeError):
         return None, streams
-    same = environment.get(_HASHES) == os.environ.get(_HASHES)
-    if len(streams) != 3 or arguments[:1] != ["-m"] or not same:
+    if len(streams) != 3 or arguments[:1] != ["-m"] or not _is_as_here(environment):
         return None, streams
     return (arguments[1:], environment, folder), streams
+
+
+def _is_as_here(environment: Mapping[str, str]) -> bool:
+    """Whether what Python and its libraries read when they start is what this process read."""
+    threads = "OMP_NUM_THREADS"
+    same_threads = environment.get(threads, os.environ[threads]) == os.environ[threads]
+    return same_threads and _for_python(environment) == _for_python(os.environ)
+
+
+def _for_python(environment: Mapping[str, str]) -> dict[str, str]:
+    """Python's own settings. Those with an underscore are Spark's."""
+    aside = ("PYTHONPATH", "PYTHONUNBUFFERED")
+    found = {
+        name: value
+        for name, value in environment.items()
+        if name.startswith("PYTHON") and name[6:7] != "_" and name not in aside
+    }
+    return {"PYTHONHASHSEED": "0", **found}  # where nothing is said of hashes, these will do
 
 
 def _become(
@@ -174,6 +224,7 @@ def _become(
         os.close(stream)
     os.environ.clear()
     os.environ.update(environment)
+    time.tzset()
     os.chdir(folder)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     # Spark puts a jar of its own there, whose list of files Python would read.
