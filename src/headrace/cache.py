@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import zlib
 from pathlib import Path
 
 from headrace.errors import EngineError
@@ -22,3 +23,14 @@ def cache_folder(name: str) -> Path:
         if os.access(folder, os.W_OK | os.X_OK) and root.stat().st_uid == os.getuid():
             return folder
     raise EngineError("there is no folder for headrace's cache; set HOME or TMPDIR to one")
+
+
+def cached_script(kind: str, name: str, text: str) -> Path:
+    """A program of a few lines, made once: ``name`` in a folder of its own for just this text."""
+    program = cache_folder(f"{kind}-{zlib.crc32(text.encode()):x}/bin") / name
+    if not program.exists() or program.read_text() != text:
+        draft = program.with_suffix(f".{os.getpid()}")
+        draft.write_text(text)
+        draft.chmod(0o755)
+        draft.replace(program)
+    return program

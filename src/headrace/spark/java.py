@@ -10,12 +10,11 @@ import os
 import re
 import shutil
 import subprocess
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.cache import cache_folder
+from headrace.cache import cached_script
 from headrace.errors import EngineError
 
 LEAST = 17
@@ -83,11 +82,4 @@ def _wheel(refused: list[str]) -> Java:
 
 def _shim(java: Path) -> Path:
     """A Java home whose ``bin/java`` calls the wheel's without the module it lacks."""
-    text = _SHIM.format(java=java)
-    program = cache_folder(f"java-{zlib.crc32(text.encode()):x}/bin") / "java"
-    if not program.exists() or program.read_text() != text:
-        draft = program.with_suffix(f".{os.getpid()}")
-        draft.write_text(text)
-        draft.chmod(0o755)
-        draft.replace(program)
-    return program.parent.parent
+    return cached_script("java", "java", _SHIM.format(java=java)).parent.parent

@@ -28,13 +28,12 @@ import sys
 import tempfile
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.cache import cache_folder
+from headrace.cache import cached_script
 from headrace.errors import EngineError
 from headrace.spark.launch import ADDRESS
 
@@ -125,12 +124,7 @@ def _script() -> Path:
     """The program for Spark to start as Python, in a place that nobody tidies."""
     words = {"python": sys.executable, "launch": Path(__file__).with_name("launch.py")}
     text = _SCRIPT.format(**{k: shlex.quote(str(v)) for k, v in words.items()})
-    program = cache_folder(f"python-{zlib.crc32(text.encode()):x}") / "python"
-    if not program.exists() or program.read_text() != text:
-        draft = program.with_suffix(f".{os.getpid()}")
-        draft.write_text(text)
-        draft.chmod(0o755)
-        draft.replace(program)
+    program = cached_script("python", "python", text)
     if not os.access(program, os.X_OK):
         raise EngineError(f"{program} cannot be run where it is")
     return program
