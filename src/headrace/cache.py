@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 import zlib
 from pathlib import Path
@@ -15,14 +16,24 @@ def cache_folder(name: str) -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     temporary = Path(tempfile.gettempdir()) / f"headrace-{os.getuid()}"
     for root in (Path(home) / "headrace", temporary):
+        if not root.is_absolute():
+            continue
         folder = root / name
         try:
+            root.parent.mkdir(parents=True, exist_ok=True)
+            root.mkdir(mode=0o700, exist_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:
             continue
-        if os.access(folder, os.W_OK | os.X_OK) and root.stat().st_uid == os.getuid():
+        if os.access(folder, os.W_OK | os.X_OK) and _is_ours(root):
             return folder
     raise EngineError("there is no folder for headrace's cache; set HOME or TMPDIR to one")
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether nobody else could put programs there."""
+    found = folder.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & stat.S_IWOTH
 
 
 def cached_script(kind: str, name: str, text: str) -> Path:

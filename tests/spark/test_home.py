@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,23 @@ def test_links_that_lead_nowhere_are_made_again(tmp_path: Path, monkeypatch: Any
     assert make_home() == home
     assert (home / "jars").is_dir()
     assert len(list(home.parent.iterdir())) == 1
+
+
+def test_a_home_that_was_given_stays(tmp_path: Path, monkeypatch: Any) -> None:
+    """However many make it at once."""
+
+    def made(_: int) -> bool:
+        home = make_home()
+        assert home is not None
+        until, whole = time.monotonic() + 0.02, True
+        while time.monotonic() < until:
+            whole = whole and (home / "bin" / "spark-submit").exists()
+        return whole
+
+    with ThreadPoolExecutor(8) as pool:
+        for i in range(20):
+            monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(i)))
+            assert all(pool.map(made, range(8)))
 
 
 def test_settings_in_the_home_are_kept(tmp_path: Path) -> None:

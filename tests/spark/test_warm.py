@@ -10,7 +10,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
+import pyarrow as pa
 import pytest
 
 import headrace as hr
@@ -70,6 +72,43 @@ def test_a_fork_is_the_process_that_was_asked_for(
     assert done.stdout == f"['a', 'b'] so {tmp_path} in True __main__\n"
     assert done.stderr == "oh\n"
     assert done.returncode == 3
+
+
+def test_forks_draw_different_numbers(warm: Warm, modules: Path) -> None:
+    (modules / "draw.py").write_text("import numpy\nprint(numpy.random.randint(1 << 40))")
+    command = [warm.settings["PYSPARK_PYTHON"], "-m", "draw"]
+    told = environment(warm, modules)
+    draws = {subprocess.check_output(command, env=told) for _ in range(3)}
+    assert len(draws) == 3
+
+
+def test_workers_draw_different_numbers(spark_engine: hr.Spark) -> None:
+    def draw(batch: pa.RecordBatch) -> pa.RecordBatch:
+        time.sleep(0.5)  # so that two workers are at it
+        return pa.record_batch({"by": [os.getpid()], "number": [int(np.random.randint(1 << 40))]})
+
+    schema = {"by": "bigint", "number": "bigint"}
+    items = hr.from_items(list(range(100_000)))
+    found = items.map_batches(draw, schema=schema).collect(on=spark_engine).to_pylist()
+    assert len({row["by"] for row in found}) > 1
+    assert len({row["number"] for row in found}) == len(found)
+
+
+def test_a_driver_without_streams(tmp_path: Path, modules: Path) -> None:
+    code = f"""
+import os, subprocess, sys
+from pathlib import Path
+from headrace.spark.warm import begin
+warm = begin(Path({str(tmp_path)!r}))
+said = {{**os.environ, **warm.settings, "PYTHONPATH": {str(modules)!r}, "SAID": "so"}}
+command = [warm.settings["PYSPARK_PYTHON"], "-m", "told"]
+told = subprocess.run(command, input=b"", capture_output=True, env=said).stdout
+Path({str(modules / "closed")!r}).write_bytes(told)
+"""
+    (tmp_path / "code.py").write_text(code)
+    shell = f"exec {sys.executable} {tmp_path / 'code.py'} <&- >&- 2>&-"
+    subprocess.run(["/bin/sh", "-c", shell], check=True)
+    assert (modules / "closed").read_text() == f"[] so {os.getcwd()}  True __main__\n"
 
 
 OTHERWISE = {

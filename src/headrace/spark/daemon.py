@@ -9,8 +9,10 @@ loaded here; so what is loaded is set apart as never being garbage.
 from __future__ import annotations
 
 import gc
+import os
 from typing import Any
 
+import numpy
 from pyspark import daemon
 
 import headrace.spark.level
@@ -31,5 +33,6 @@ def worker(sock: Any, authenticated: bool) -> int:
 if __name__ == "__main__":
     gc.collect()
     gc.freeze()
+    os.register_at_fork(after_in_child=numpy.random.seed)  # or all workers draw the same numbers
     daemon.worker = worker
     daemon.manager()

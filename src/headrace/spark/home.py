@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def quick_home() -> Iterator[None]:
     try:
         yield
     finally:
-        del os.environ["SPARK_HOME"]
+        os.environ.pop("SPARK_HOME", None)
 
 
 def make_home() -> Path | None:
@@ -48,20 +49,32 @@ def make_home() -> Path | None:
     try:
         parent = cache_folder("spark")
         home = parent / f"{zlib.crc32(text.encode()):x}"
-        if all((home / name).exists() for name in links):
-            return home
-        draft = parent / f"{home.name}.{os.getpid()}"
+        if not _is_whole(home, links):
+            _make(home, links)
+    except (OSError, EngineError):
+        return None
+    return home if _is_whole(home, links) else None
+
+
+def _is_whole(home: Path, links: Mapping[str, Path]) -> bool:
+    return all((home / name).exists() for name in links)
+
+
+def _make(home: Path, links: Mapping[str, Path]) -> None:
+    """Make it beside, and put it in its place; others may be doing the same."""
+    draft = Path(tempfile.mkdtemp(prefix=f"{home.name}-", dir=home.parent))
+    try:
         for name, target in links.items():
             (draft / name).parent.mkdir(parents=True, exist_ok=True)
             (draft / name).symlink_to(target)
-        shutil.rmtree(home, ignore_errors=True)  # one that was left half made
         try:
             draft.replace(home)
-        except OSError:  # another process was as quick
-            shutil.rmtree(draft, ignore_errors=True)
-    except (OSError, EngineError):
-        return None
-    return home
+        except OSError:  # there is one: another process's, or one whose links lead nowhere
+            if not _is_whole(home, links):
+                shutil.rmtree(home)
+                draft.replace(home)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _links(package: Path) -> dict[str, Path] | None:

@@ -7,6 +7,7 @@ becomes the Python that Spark asked for.
 
 from __future__ import annotations
 
+import contextlib
 import marshal
 import os
 import signal
@@ -37,7 +38,12 @@ def main(arguments: list[str]) -> None:
     if found is None:
         os.execv(sys.executable, [sys.executable, *arguments])
     warm, fork = found
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(fork, signal.SIGTERM))
+
+    def end(*_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(fork, signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
     status = warm.recv(1)
     sys.exit(status[0] if status else 1)
 

@@ -60,6 +60,7 @@ def is_stopped(session: Any) -> bool:
 
 _MEANING = {"spark.sql.ansi.enabled": "true", "spark.sql.caseSensitive": "true"}
 _LOCK = threading.Lock()
+_LAUNCHING = threading.Lock()
 _HELD: dict[int, tuple[int, dict[str, str]]] = {}
 
 
@@ -143,8 +144,14 @@ def _quick_python(master: str, settings: Mapping[str, str]) -> Iterator[None]:
     """While Spark is launched: what it takes for Python, unless a person has said.
 
     On this machine its processes are forks and import compiled files; a cluster has a Python of its
-    own, and may be sent the archives of Spark's home as they are.
+    own, and may be sent the archives of Spark's home as they are. One launch at a time, for the
+    environment is the process's.
     """
+    with _LAUNCHING:
+        yield from _environment(master, settings)
+
+
+def _environment(master: str, settings: Mapping[str, str]) -> Iterator[None]:
     names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
     for name in names:
         os.environ.setdefault(name, sys.executable)

@@ -11,8 +11,8 @@ here.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
+import fcntl
 import gc
 import importlib
 import marshal
@@ -32,6 +32,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy
 
 from headrace.cache import cached_script
 from headrace.errors import EngineError
@@ -65,7 +67,7 @@ _Request = tuple[list[str], dict[str, str], str]
 
 @dataclass(frozen=True)
 class Warm:
-    """A warm process, which ends when its input is closed."""
+    """A warm process. It ends when its input is closed: at the latest, with who began it."""
 
     process: subprocess.Popen[bytes]
     settings: dict[str, str]
@@ -90,13 +92,11 @@ def warm_python() -> Mapping[str, str]:
         except (OSError, EngineError):  # such as a name that is too long for a socket
             shutil.rmtree(folder, ignore_errors=True)
             return {}
-        assert _warm.process.stdin is not None
-        atexit.register(_warm.process.stdin.close)
     return {} if _warm is None else _warm.settings
 
 
 def begin(folder: Path) -> Warm:
-    """Start a warm process that has a folder of its own."""
+    """Start a warm process that has a folder of its own, which it removes at its end."""
     program = str(_script())
     address = str(folder / "socket")
     root = str(Path(__file__).parents[2])
@@ -108,21 +108,37 @@ def begin(folder: Path) -> Warm:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(128)  # whoever comes before all is imported waits
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, str(folder), str(listener.fileno())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env=os.environ | as_spark,
-            pass_fds=[listener.fileno()],
-            start_new_session=True,
-        )
+        number = fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 3)  # none of the three streams
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", code, str(folder), str(number)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=None if _is_open(2) else subprocess.DEVNULL,
+                env=os.environ | as_spark,
+                pass_fds=[number],
+                start_new_session=True,
+            )
+        finally:
+            os.close(number)
     settings = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), program)
     return Warm(process, {**settings, ADDRESS: address})
 
 
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
 def _script() -> Path:
     """The program for Spark to start as Python, in a place that nobody tidies."""
-    words = {"python": sys.executable, "launch": Path(__file__).with_name("launch.py")}
+    launch = Path(__file__).with_name("launch.py")
+    if not launch.is_file():
+        raise EngineError(f"{launch} is not a file that Python could run")
+    words = {"python": sys.executable, "launch": launch}
     text = _SCRIPT.format(**{k: shlex.quote(str(v)) for k, v in words.items()})
     program = cached_script("python", "python", text)
     if not os.access(program, os.X_OK):
@@ -133,25 +149,31 @@ def _script() -> Path:
 def main() -> None:
     """The warm process: serve until the driver is gone, or be a fork to the end."""
     folder, number = sys.argv[1:]
-    with socket.socket(fileno=int(number)) as listener:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        for name in _NEEDED:
-            importlib.import_module(name)
-        gc.collect()
-        gc.freeze()
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        fork = _serve(listener)
-    if fork is None:
-        shutil.rmtree(folder, ignore_errors=True)
-    else:
+    fork = None
+    try:
+        with socket.socket(fileno=int(number)) as listener:
+            for one in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+                signal.signal(one, signal.SIG_IGN)  # it ends with the driver, and waits for none
+            for name in _NEEDED:
+                importlib.import_module(name)
+            gc.collect()
+            gc.freeze()
+            fork = _serve(listener)
+    finally:
+        if fork is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if fork is not None:
         fork()
 
 
 def _serve(listener: socket.socket) -> Callable[[], None] | None:
     """Answer until the driver is gone; in a fork, what it is to do."""
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    poll.register(sys.stdin, select.POLLIN)
     while True:
-        ready, _, _ = select.select([listener, sys.stdin], [], [])
-        if sys.stdin in ready:  # nothing is ever written there: it was closed
+        ready = {number for number, _ in poll.poll()}
+        if sys.stdin.fileno() in ready:  # nothing is ever written there: it was closed
             return None
         connection, _ = listener.accept()
         fork = _answer(connection)
@@ -218,18 +240,23 @@ def _become(
         os.close(stream)
     os.environ.clear()
     os.environ.update(environment)
-    time.tzset()
     os.chdir(folder)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    # What was read from them, and what must differ from one process to the next.
+    time.tzset()
+    tempfile.tempdir = None
+    numpy.random.seed()
+    for one in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(one, signal.SIG_DFL)
+    sys.path[0] = folder
     # Spark puts a jar of its own there, whose list of files Python would read.
     path = [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p]
     sys.path[1:1] = [p for p in path if p not in sys.path and not p.endswith(".jar")]
     module, sys.argv = _OURS.get(arguments[0], arguments[0]), arguments
     warnings.filterwarnings("ignore", "'pyspark", RuntimeWarning, "runpy")
     extra: dict[str, Any] = {"print": lambda *_, **__: None} if module == _TALKATIVE else {}
-    connection.sendall(os.getpid().to_bytes(4, "big"))
     code: Any = 1
     try:
+        connection.sendall(os.getpid().to_bytes(4, "big"))
         runpy.run_module(module, extra, "__main__", alter_sys=True)
         code = 0
     except (BrokenPipeError, ConnectionResetError):
