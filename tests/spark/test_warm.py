@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
-from headrace.spark.warm import Warm, begin
+from headrace.spark.session import _quick_python
+from headrace.spark.warm import Warm, begin, warm_python
 
 TOLD = """
 import os, sys
@@ -152,7 +154,9 @@ import headrace as hr
 from headrace.spark import warm
 hr.from_items([1]).map(lambda n: n + 1).collect(on=hr.Spark(master="local[1]"))
 print(warm._warm.settings["HEADRACE_PYTHON"], flush=True)
-assert not any("headrace" in os.environ.get(n, "") for n in warm._warm.settings)
+for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+    assert os.environ[name] == sys.executable
+assert not {{"SPARK_HOME", "HEADRACE_PYTHON"}} & set(os.environ)
 if {how!r}:
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -161,7 +165,9 @@ if {how!r}:
 @pytest.mark.parametrize("how", ["", "killed"])
 def test_nothing_is_left_when_the_driver_ends(how: str) -> None:
     code = JOB.format(how=how)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    plain = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK"))}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=plain)
+    assert done.returncode == (-signal.SIGKILL if how else 0), done.stderr
     folder = Path(done.stdout.strip()).parent
     assert folder.name.startswith("headrace-python-")
     deadline = time.monotonic() + 60
@@ -179,7 +185,33 @@ def _named(folder: Path) -> list[str]:
     return found
 
 
+def test_launches_do_not_cross() -> None:
+    def launch(_: int) -> str | None:
+        with _quick_python("local[1]", {"spark.pyspark.python": "said"}):
+            time.sleep(0.001)
+            return os.environ.get("SPARK_HOME")
+
+    before = os.environ.get("SPARK_HOME")
+    with ThreadPoolExecutor(8) as pool:
+        homes = set(pool.map(launch, range(100)))
+    assert len(homes) == 1
+    assert os.environ.get("SPARK_HOME") == before
+
+
+def test_where_programs_may_not_be_run_spark_starts_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.spark.warm._warm", None)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("os.access", lambda path, mode: not str(path).endswith("bin/python"))
+    assert warm_python() == {}
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_workers_of_spark_are_forks(spark_engine: hr.Spark) -> None:
+    if os.environ["PYSPARK_PYTHON"] != sys.executable:
+        pytest.skip("PYSPARK_PYTHON names another Python")
+
     def line(value: int) -> str:
         return " ".join(psutil.Process().cmdline())
 

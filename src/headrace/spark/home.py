@@ -8,12 +8,11 @@ that this process has imported, compiled long ago.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -23,18 +22,10 @@ from headrace.errors import EngineError
 _ARCHIVES = Path("python") / "lib"
 
 
-@contextlib.contextmanager
-def quick_home() -> Iterator[None]:
-    """While Spark is launched: the quick home, unless a person named one or none can be made."""
+def quick_home() -> Mapping[str, str]:
+    """What to set while Spark is launched: nothing if a person named a home or none can be made."""
     home = None if "SPARK_HOME" in os.environ else make_home()
-    if home is None:
-        yield
-        return
-    os.environ["SPARK_HOME"] = str(home)
-    try:
-        yield
-    finally:
-        os.environ.pop("SPARK_HOME", None)
+    return {} if home is None else {"SPARK_HOME": str(home)}
 
 
 def make_home() -> Path | None:

@@ -147,30 +147,26 @@ def _quick_python(master: str, settings: Mapping[str, str]) -> Iterator[None]:
     own, and may be sent the archives of Spark's home as they are. One launch at a time, for the
     environment is the process's.
     """
-    with _LAUNCHING:
-        yield from _environment(master, settings)
-
-
-def _environment(master: str, settings: Mapping[str, str]) -> Iterator[None]:
     names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
-    for name in names:
-        os.environ.setdefault(name, sys.executable)
-    if master != "local" and not master.startswith("local["):
-        yield
-        return
-    is_said = any(os.environ[n] != sys.executable for n in names)
-    quick = {} if is_said or "spark.pyspark.python" in settings else warm_python()
-    before = dict(os.environ)
-    try:
+    with _LAUNCHING:
+        for name in names:
+            os.environ.setdefault(name, sys.executable)
+        quick: dict[str, str] = {}
+        if master == "local" or master.startswith("local["):
+            quick |= quick_home()
+            is_said = any(os.environ[n] != sys.executable for n in names)
+            if not is_said and "spark.pyspark.python" not in settings:
+                quick |= warm_python()
+        before = {name: os.environ.get(name) for name in quick}
         os.environ.update(quick)
-        with quick_home():
+        try:
             yield
-    finally:
-        for name in quick:
-            if name in before:
-                os.environ[name] = before[name]
-            else:
-                os.environ.pop(name, None)
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
 
 
 def cores_of(master: str) -> int:

@@ -78,21 +78,21 @@ _warm: Warm | None = None
 
 
 def warm_python() -> Mapping[str, str]:
-    """What to set while Spark is launched; nothing where processes cannot be forked.
+    """What to set while Spark is launched; nothing where there is no place for it.
 
     The warm process ends with this one, however that ends.
     """
     global _warm
     if _warm is not None and _warm.process.poll() is not None:
         _warm = None
-    if _warm is None and hasattr(os, "fork") and hasattr(socket, "send_fds"):
+    if _warm is None:
         folder = Path(tempfile.mkdtemp(prefix="headrace-python-"))
         try:
             _warm = begin(folder)
         except (OSError, EngineError):  # such as a name that is too long for a socket
             shutil.rmtree(folder, ignore_errors=True)
             return {}
-    return {} if _warm is None else _warm.settings
+    return _warm.settings
 
 
 def begin(folder: Path) -> Warm:
