@@ -68,6 +68,13 @@ class UserAggregate:
     merge: Callable[[Any, Any], Any]
     finish: Callable[[Any], Any]
     returns: Any
+    functions: tuple[Any, ...] = ()
+    """What a person wrote, where it is not the three above themselves."""
+
+    @property
+    def written(self) -> tuple[Any, ...]:
+        """What a person wrote: state kept by it is of no use to another function."""
+        return self.functions or (self.partial, self.merge, self.finish)
 
     def __call__(self, *columns: Any) -> Aggregate:
         """Apply it to columns: ``spread("fare")``."""

@@ -172,7 +172,7 @@ def reduction(
 
     returns = schema.field(0).type if names == (VALUE,) else pa.struct(list(schema))
     returns = pa.binary() if pickled else returns
-    user = UserAggregate("reduce", partial, merge, finish, returns)
+    user = UserAggregate("reduce", partial, merge, finish, returns, (function,))
     return Aggregate("user", tuple(col(n).tree for n in names), user=user)
 
 
@@ -206,9 +206,11 @@ def folding(
         return cloudpickle.dumps(result) if pickled else result
 
     if merge is None:
-        user = UserAggregate("fold", lambda *c: list(rows(c)), lambda a, b: a + b, finish, kind)
+        partial: Callable[..., Any] = lambda *c: list(rows(c))  # noqa: E731
+        joined: Callable[..., Any] = lambda a, b: a + b  # noqa: E731
     else:
-        user = UserAggregate("fold", lambda *c: run(rows(c)), _guarded(merge, label), finish, kind)
+        partial, joined = lambda *c: run(rows(c)), _guarded(merge, label)
+    user = UserAggregate("fold", partial, joined, finish, kind, (initial, function, merge))
     return Aggregate("user", tuple(col(n).tree for n in names), user=user)
 
 

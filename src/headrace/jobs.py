@@ -37,12 +37,18 @@ class SourceProgress:
     watermark: int | None
     idle: tuple[int, ...]
     ended: bool
+    ahead: int = 0
+    """How many of the late ones were set aside as too far ahead of the clock."""
+    waits: str = ""
+    """What the watermark waits for, where it stands still."""
 
     def __str__(self) -> str:
         mark = "" if self.watermark is None else f", watermark {show_time(self.watermark)}"
         late = f", {self.late:,} late" if self.late else ""
         idle = f", idle splits: {', '.join(map(str, self.idle))}" if self.idle else ""
-        return f"{self.name}: {self.records:,} records{mark}{late}{idle}"
+        late += f" ({self.ahead:,} of them ahead of the clock)" if self.ahead else ""
+        waits = f"\n    {self.waits}" if self.waits else ""
+        return f"{self.name}: {self.records:,} records{mark}{late}{idle}{waits}"
 
 
 @dataclass(frozen=True)

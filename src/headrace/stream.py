@@ -39,6 +39,7 @@ from headrace.kernels.chain import compile_chain, compile_step
 from headrace.kernels.expressions import compile_expression
 from headrace.kernels.order import sortable
 from headrace.kernels.rows import VALUE, rows_of
+from headrace.kernels.watermark import late_schema
 from headrace.kernels.window import window_schema
 from headrace.keyed import KeyedStream, WindowedStream
 from headrace.plan import explain as plan_explain
@@ -67,8 +68,8 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.prune import columns_of
-from headrace.plan.time import END, START, clock_needed, clock_of, nodes_of
-from headrace.types import INTERVAL, normal_batch, to_schema, type_name, unique_names
+from headrace.plan.time import END, START, clock_needed, clock_of, is_bounded, nodes_of
+from headrace.types import normal_batch, to_schema, type_name, unique_names
 from headrace.windows import AnyWindow, duration
 from headrace.writing import Written
 
@@ -78,6 +79,8 @@ JOINS = {"inner": "inner", "left": "left", "right": "right", "outer": "outer", "
 
 DEFAULT_IDLE = 30_000_000
 """How long a split of an unbounded source may be silent before it stops holding back windows."""
+DEFAULT_AHEAD = 86400 * 10**6
+"""How far ahead of the clock a record of an unbounded source may be."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,6 +320,8 @@ class Stream(Written):
         delay: Any = None,
         *,
         idle: Any = None,
+        when_idle: str = "hold",
+        ahead: Any = None,
         punctuation: Any = None,
     ) -> Stream:
         """Say which column is the event time, and how late its records may come.
@@ -324,8 +329,13 @@ class Stream(Written):
         The watermark is the largest time seen less ``delay``; a record below it goes to ``late``.
         Instead of a delay, ``punctuation`` (an expression, or a function of a row) may give a time
         for records that announce that nothing before it will come, and a source that carries its
-        own watermarks needs neither. A split of an unbounded source that is silent for longer
-        than ``idle`` (30 seconds unless told) stops holding the watermark back.
+        own watermarks needs neither.
+
+        On input that does not end, a split that is silent for longer than ``idle`` (30 seconds
+        unless told) stops holding the watermark back. Once all are, the watermark stays where it
+        is, or with ``when_idle="advance"`` goes on by the clock, so that the last windows close. A
+        record more than ``ahead`` (1 day unless told) ahead of the clock does not move the
+        watermark: it goes to ``late``, for a wrong time must not make all that follow late.
         """
         with self._building("event_time") as at:
             if not isinstance(column, str):
@@ -342,13 +352,17 @@ class Stream(Written):
                 raise PlanError(f"event time is said before {node.label} brings records together")
             source = node.source if isinstance(node, Read) else None
             carries = bool(getattr(source, "watermarks", False))
-            bounded = bool(getattr(source, "bounded", True))
+            bounded = is_bounded(node)
             if delay is None and punctuation is None:
                 lag = None if carries else 0
             else:
                 lag = None if delay is None else duration(delay, "delay")
+            if when_idle not in ("hold", "advance"):
+                raise PlanError(f"when_idle={when_idle!r}: use 'hold' or 'advance'")
+            if bounded and (when_idle != "hold" or ahead is not None):
+                raise PlanError("when_idle= and ahead= are for input that does not end")
             if idle is None:
-                quiet = None if bounded else DEFAULT_IDLE
+                quiet = None if bounded or source is None else DEFAULT_IDLE
             else:
                 quiet = duration(idle, "idle", 1)
             if punctuation is not None and not (
@@ -358,8 +372,13 @@ class Stream(Written):
                 kind = compile_expression(punctuation, self.schema).type
                 if not (pa.types.is_timestamp(kind) or pa.types.is_null(kind)):
                     raise PlanError(f"punctuation= gives a {type_name(kind)}, not a timestamp")
-            step = EventTime(self.schema, at.step, self.node, column, lag, quiet, punctuation)
-            return self._narrow(step)
+            far = DEFAULT_AHEAD if ahead is None else duration(ahead, "ahead")
+            return self._narrow(
+                EventTime(
+                    self.schema, at.step, self.node, column, lag, quiet, punctuation,
+                    None if bounded else far, when_idle == "advance",
+                )
+            )  # fmt: skip
 
     def window(self, window: AnyWindow) -> WindowedStream:
         """All records by window of event time: ``window(hr.tumbling("1s")).agg(n=hr.count())``."""
@@ -378,9 +397,10 @@ class Stream(Written):
     def late(self) -> Stream:
         """The records that came below the watermark already promised, with how late they were.
 
-        Beside the record's columns: ``late_by``, and the ``watermark`` it fell below. A job counts
-        them whether this is used or not. Which records are late depends on how they arrive, so a
-        bounded job on Spark, which sees all records at once, has none.
+        Beside the record's columns: ``late_by``, the ``watermark`` it fell below, and the
+        ``reason``; a record too far ahead of the clock is here too, with neither of the first two.
+        A job counts them whether this is used or not. Which records are late depends on how they
+        arrive, so a bounded job on Spark, which sees all records at once, has none.
         """
         found = [n for n in nodes_of(self.node) if isinstance(n, EventTime)]
         if not found:
@@ -808,10 +828,7 @@ class Stream(Written):
 
 
 def _late(node: EventTime) -> Late:
-    kind = node.schema.field(node.column).type
-    fields = [*node.schema, pa.field("late_by", INTERVAL), pa.field("watermark", kind)]
-    unique_names([f.name for f in fields])
-    return Late(pa.schema(fields), node.step + 1, node)
+    return Late(late_schema(node, node.schema), node.step + 1, node)
 
 
 def _only(table: pa.Table) -> Any:
@@ -819,7 +836,6 @@ def _only(table: pa.Table) -> Any:
 
 
 def _sources(node: Node) -> Iterator[Read]:
-    if isinstance(node, Read):
-        yield node
-    for source in node.inputs:
-        yield from _sources(source)
+    """The sources of a plan, each once."""
+    found = (each for each in nodes_of(node) if isinstance(each, Read))
+    return iter({id(each.source): each for each in found}.values())

@@ -21,6 +21,9 @@ FOREVER = 2**63 - 1
 BEGINNING = -(2**63)
 """The watermark before any: anything may come."""
 
+LATEST = 2**62
+"""The largest event time, and less nought the least: windows around it can still be counted."""
+
 _UNITS = {"us": 1, "ms": 1000, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6}
 _LONGEST = 10_000 * 366 * 86400 * 10**6
 _MOST_WINDOWS = 100_000
@@ -51,6 +54,11 @@ def _micros(what: Any, name: str) -> int:
     total = 0.0
     for number, word in re.findall(r"([+-]?[\d.]+)\s*([^\W\d]+)", what):
         unit = word.lower()
+        if word == "M" or unit.rstrip("s") in ("mo", "mon", "month", "y", "yr", "year"):
+            raise PlanError(
+                f"{name}={what!r}: '{word}' may be a month, which has no fixed length; write "
+                "minutes as 'min', longer times in days"
+            )
         unit = unit if unit in _UNITS else _WORDS.get(unit) or _WORDS.get(unit.rstrip("s"), unit)
         if unit not in _UNITS:
             raise PlanError(f"{name}={what!r}: '{word}' is not a unit{nearest(word, _UNITS)}")

@@ -49,7 +49,7 @@ class Vertex:
 
     ``joint`` says that a watermark is the least of the lanes' (what follows a join or is a union);
     otherwise each lane's watermarks go their own way. ``most`` bounds how many bundles of it run
-    at once; ``windowed`` says that it holds results back until a watermark.
+    at once; ``in_order`` that they are taken epoch by epoch, and in their order within each.
     """
 
     def __init__(
@@ -60,8 +60,10 @@ class Vertex:
         *,
         joint: bool = False,
         most: int = 1 << 30,
+        in_order: bool = False,
     ) -> None:
         self.name, self.transform, self.joint, self.most = name, transform, joint, most
+        self.in_order = in_order
         self.schema: pa.Schema | None = None
         """The columns it gives."""
         self.lanes = [Lane(self, i) for i in range(lanes)]
@@ -85,6 +87,18 @@ class Vertex:
 
     def may_run(self) -> bool:
         return self.running < self.most
+
+    def may_take(self, container: Container) -> bool:
+        """Whether a bundle of a container may be taken now.
+
+        Where order matters, only from the oldest epoch, and once all of its bundles are there.
+        """
+        if not container.bundles or not self.may_run():
+            return False
+        if not self.in_order:
+            return True
+        oldest = container.lane.containers
+        return bool(oldest) and oldest[0] is container and container.is_complete
 
 
 class Cascade:
@@ -186,7 +200,11 @@ class Cascade:
 
     def claim(self, container: Container) -> Bundle:
         """Take a bundle to process it."""
-        container.lane.vertex.running += 1
+        vertex = container.lane.vertex
+        vertex.running += 1
+        if vertex.in_order and not container.sorted:
+            container.bundles = deque(sorted(container.bundles, key=lambda b: b.order))
+            container.sorted = True
         return container.bundles.popleft()
 
     def emit(self, container: Container, bundles: Iterable[Bundle]) -> int:

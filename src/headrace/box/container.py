@@ -31,8 +31,8 @@ class Container:
     """
 
     __slots__ = (
-        "arrived", "bundles", "deposited", "down", "epoch", "lane", "ordered", "since", "state",
-        "unconsumed", "watermark",
+        "arrived", "bundles", "deposited", "down", "epoch", "lane", "ordered", "since", "sorted",
+        "state", "unconsumed", "watermark",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, epoch: int, since: int, ordered: bool) -> None:
@@ -43,7 +43,13 @@ class Container:
         self.deposited = 0
         self.watermark: int | None = None
         self.arrived = 0.0
+        self.sorted = False
         self.down: list[Container | None] = [None] * len(lane.vertex.outputs)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no more bundles will come."""
+        return self.state in (State.WM_ASSIGNED, State.WM_CANCELLED)
 
     def __repr__(self) -> str:
         return (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -34,6 +33,7 @@ from headrace.plan.nodes import (
 )
 from headrace.plan.stages import Stage
 from headrace.plan.time import ends, refuse_endless
+from headrace.windows import duration
 
 _BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -45,7 +45,9 @@ class Box:
     each to a core, ``memory`` bounds the bytes of records in flight (``"512MB"``; a quarter of the
     memory, at most 2 GB), ``scheduler`` is ``"next-externalization"``, ``"first-found"`` or
     ``"in-order"``, and ``bundle`` fixes the records of a bundle, which otherwise adapts. None of
-    them changes a result. ``debug`` checks the engine's invariants as it runs.
+    them changes a result. ``commit_every`` is how often a job that does not end makes the files it
+    writes visible (``"1s"``); other sinks get results at once. ``debug`` checks the engine's
+    invariants as it runs.
     """
 
     name = "box"
@@ -58,6 +60,7 @@ class Box:
         memory: int | str | None = None,
         scheduler: str = "next-externalization",
         bundle: int | None = None,
+        commit_every: Any = "1s",
         debug: bool | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -77,6 +80,7 @@ class Box:
         if clock is not None and not isinstance(clock, Clock):
             raise PlanError(f"Box: clock={clock!r} is not a clock; leave it out outside tests")
         scheduler_of(scheduler)
+        self.interval = duration(commit_every, "Box: commit_every", 1) / 1e6
         self.workers = workers or len(cores)
         self.cores: Sequence[int] | None = cores if pin else None
         self.memory = _memory(memory)
@@ -97,6 +101,7 @@ class Box:
             bundle=self.bundle,
             clock=self.clock,
             debug=self.debug,
+            interval=self.interval,
         )
 
     def _finish(self, node: Node, sink: Any, alone: bool = False) -> None:
@@ -125,7 +130,7 @@ class Box:
     def write(self, node: Node, sink: Sink) -> None:
         """The records into a sink, committed once all are there."""
         ends(node, "write")
-        self._finish(node, Written(sink, node.schema, None, time.time), alone=True)
+        self._finish(node, Written(sink, node.schema, None), alone=True)
 
     def run(self, node: Node) -> None:
         """Run for the effect of its functions."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +22,16 @@ from headrace.errors import EngineError, HeadraceError, StepError
 from headrace.io.source import SetAside, Split, Watermark, at_most, sequences
 from headrace.kernels.chain import Chain, compile_chain
 from headrace.kernels.native import panes
-from headrace.kernels.watermark import is_by_source, late_records, punctuation_of, times_of
+from headrace.kernels.watermark import (
+    ahead_of,
+    is_by_source,
+    late_records,
+    punctuation_of,
+    times_of,
+)
 from headrace.plan.nodes import EventTime, Narrow, Read
 from headrace.types import normal_batch
+from headrace.watermarks import waiting_for
 from headrace.windows import BEGINNING, FOREVER, Window, show_duration, show_time
 
 LEAST, MOST = 1 << 10, 80 * 1024
@@ -122,7 +130,8 @@ class Ingress:
         self.promised = BEGINNING
         self.since_cut = 0
         self.cut_at = 0.0
-        self.records = self.late = self.bad = 0
+        self.records = self.late = self.ahead = self.bad = 0
+        self.wall: Callable[[], float] = getattr(clock, "wall", time.time)
         self.kept_late: deque[pa.RecordBatch] = deque()
         self.kept_rows = 0
         self.told_ignored = False
@@ -361,6 +370,22 @@ class Ingress:
                     f"{show_duration(idle)}: it no longer holds back the watermark"
                 )
                 self._advance(said=True)
+        if self.event is not None and self.event.follows_clock and self.is_idle:
+            left = [r for r in self.readers if not r.done]
+            silent = now - max(r.seen for r in left)
+            furthest = max(r.watermark for r in left)
+            if furthest > BEGINNING:
+                self._promise(furthest + int(silent * 1e6), said=False)
+
+    @property
+    def waits(self) -> str:
+        """What the watermark waits for."""
+        if self.event is None or self.ended:
+            return ""
+        left = {str(r.number): r.watermark for r in self.readers if not r.done}
+        idle = {str(r.number) for r in self.readers if r.idle}
+        event = self.event
+        return waiting_for(self.promised, left, idle, event.idle, event.follows_clock)
 
     def _note(self, text: str) -> None:
         self.notes = [*self.notes[-99:], text]
@@ -379,15 +404,26 @@ class Ingress:
                 continue
             self.records += batch.num_rows
             reader.records += batch.num_rows
+            horizon = self.wall()
+            if self.event is not None:
+                batch, aside = ahead_of(self.event, batch, horizon)
+                if aside is not None:
+                    self._keep_ahead(aside)
             if self.punctuation is None:
                 self._pieces(reader, batch, rows)
                 self._seen(reader, batch)
             else:
                 start = 0
-                for row, time in self.punctuation(batch):
+                assert self.event is not None
+                furthest = FOREVER
+                if self.event.ahead is not None:
+                    furthest = int(horizon * 1e6) + self.event.ahead
+                for row, announced in self.punctuation(batch):
+                    if announced > furthest:
+                        continue
                     self._pieces(reader, batch.slice(start, row + 1 - start), rows)
                     start = row + 1
-                    reader.watermark = max(reader.watermark, time)
+                    reader.watermark = max(reader.watermark, announced)
                     self._advance(said=True)
                 self._pieces(reader, batch.slice(start), rows)
 
@@ -430,15 +466,28 @@ class Ingress:
         self._keep_late(batch.filter(pa.array(mask)), times[mask], marks[mask])
         return batch.filter(pa.array(~mask))
 
+    def _keep_ahead(self, aside: pa.RecordBatch) -> None:
+        assert self.event is not None
+        if not self.ahead:
+            times = times_of(self.event, aside)
+            self._note(
+                f"{self.name}: a record of {show_time(int(times[0]))} is {aside.columns[-1][0]}; "
+                "it does not move the watermark; such records go to .late, and are counted"
+            )
+        self.ahead += aside.num_rows
+        self._set_aside(aside)
+
     def _keep_late(self, batch: pa.RecordBatch, times: Any, marks: Any) -> None:
-        if not self.late:
+        if self.late == self.ahead:
             self._note(
                 f"{self.name}: a record of {show_time(int(times[0]))} came after the watermark "
                 f"{show_time(int(marks[0]))}; late records go to .late, and are counted"
             )
-        self.late += batch.num_rows
         assert self.event is not None
-        told = late_records(self.event, batch, times, marks)
+        self._set_aside(late_records(self.event, batch, times, marks))
+
+    def _set_aside(self, told: pa.RecordBatch) -> None:
+        self.late += told.num_rows
         self.kept_late.append(told)
         self.kept_rows += told.num_rows
         while self.kept_rows > _KEPT_LATE and len(self.kept_late) > 1:

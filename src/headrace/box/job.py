@@ -25,7 +25,6 @@ from headrace.windows import BEGINNING, FOREVER
 
 log = logging.getLogger("headrace")
 _DELAYS = 10_000
-_COMMIT_EVERY = 1.0
 _MOST_EPOCHS = 64
 """Epochs of one input of a transform that may wait; beyond that nothing more is read."""
 
@@ -49,6 +48,7 @@ class Run:
         clock: Clock | None = None,
         debug: bool = False,
         flush: float = 0.05,
+        interval: float = 1.0,
     ) -> None:
         self.clock: Clock = clock or RealClock()
         self.workers, self.cores, self.memory = workers, cores, memory
@@ -58,8 +58,8 @@ class Run:
         network.count([output.node for output in outputs])
         for i, output in enumerate(outputs):
             bounded = output.bounded
-            every = None if bounded else _COMMIT_EVERY
-            sink, alone = output.sink or sink_of(output.to, output.node.schema, every, time.time)
+            every = None if bounded else interval
+            sink, alone = output.sink or sink_of(output.to, output.node.schema, every)
             name = f"output {i + 1}" if len(outputs) > 1 else "output"
             self.sinks.append(network.add_output(output.node, sink, name, alone=alone))
         self.cascade = network.cascade(debug)
@@ -305,6 +305,8 @@ class Run:
                         name=i.name,
                         records=i.records,
                         late=i.late,
+                        ahead=i.ahead,
+                        waits=i.waits,
                         watermark=i.promised if i.event is not None else None,
                         idle=tuple(r.number for r in i.readers if r.idle),
                         ended=i.ended,

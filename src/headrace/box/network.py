@@ -89,7 +89,9 @@ class Network:
         port, steps = self._above(node)
         if steps or (isinstance(port, Vertex) and len(port.lanes) > 1 and not port.joint):
             port = self._stateless(port, steps, node)
-        vertex = Vertex(name, sink, most=1 if alone else 1 << 30)
+        # A key's results reach a sink in the order of their windows.
+        in_order = alone and any(isinstance(n, GroupBy) and n.window for n in nodes_of(node))
+        vertex = Vertex(name, sink, most=1 if alone else 1 << 30, in_order=in_order)
         self._connect(port, vertex, None)
         self._register(vertex, node)
         return vertex

@@ -30,7 +30,7 @@ class Scheduler(Protocol):
 
 def ready(container: Container) -> bool:
     """Whether a container has a bundle that may be processed now."""
-    return bool(container.bundles) and container.lane.vertex.may_run()
+    return container.lane.vertex.may_take(container)
 
 
 class NextExternalization:
@@ -72,12 +72,12 @@ class NextExternalization:
                 if container.since > moment:
                     break
                 if container.bundles:
-                    if best is None or container.since < best.since:
+                    if ready(container) and (best is None or container.since < best.since):
                         best = container
                     break
             for container in lane.loose.values():
                 if (
-                    container.bundles
+                    ready(container)
                     and container.since <= moment
                     and (best is None or container.since < best.since)
                 ):

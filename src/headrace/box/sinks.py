@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -80,20 +81,25 @@ class Discarded:
 
 
 class Written:
-    """Writes to a sink, and commits when the input ends; an unbounded job also now and then.
+    """Writes to a sink, and commits when the input ends; an unbounded job also before.
 
     A commit makes visible what has been written so far, whole bundles; it follows a watermark
-    where there are any.
+    where there are any. ``every`` is the least time between two commits, in seconds, None to
+    commit at the end only. A sink that is slow to commit is left twice that time to take records.
     """
 
     def __init__(
-        self, sink: Sink, schema: pa.Schema, every: float | None, now: Callable[[], float]
+        self,
+        sink: Sink,
+        schema: pa.Schema,
+        every: float | None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sink, self.schema, self.every, self.now = sink, schema, every, now
         self.writer: Any = None
         self.parts = 0
         self.commits = 0
-        self.last = now()
+        self.last, self.took = now(), 0.0
         self.lock = threading.Lock()
         """Bundles of a later epoch may come while an earlier one's watermark is processed."""
 
@@ -109,11 +115,15 @@ class Written:
         self.writer = self.sink.open(self.schema, f"{self.parts:06d}")
         self.parts += 1
 
+    def _is_due(self, every: float) -> bool:
+        return self.now() - self.last >= max(every, 2 * self.took)
+
     def tick(self) -> None:
         """Called now and then: what has waited long for a watermark is committed without one."""
+        if self.writer is None or self.every is None or not self._is_due(2 * self.every):
+            return
         with self.lock:
-            if self.every is not None and self.now() - self.last >= 2 * self.every:
-                self._commit()
+            self._commit()
 
     def on_watermark(self, time: int, out: Out) -> None:
         with self.lock:
@@ -121,35 +131,41 @@ class Written:
                 if self.writer is None and not self.commits:
                     self._begin()
                 self._commit()
-            elif self.every is not None and self.now() - self.last >= self.every:
+            elif self.every is not None and self._is_due(self.every):
                 self._commit()
 
     def _commit(self) -> None:
         if self.writer is None:
             return
+        begun = self.now()
         message = self.writer.close()
         self.writer = None
         self.sink.commit([message])
         self.commits += 1
         self.last = self.now()
-        if getattr(self.sink, "mode", None) == "overwrite":
+        self.took = self.last - begun
+        if self.every is not None and getattr(self.sink, "mode", None) == "overwrite":
             self.sink.mode = "append"  # type: ignore[attr-defined]  # the first has replaced what was there
 
     def abort(self) -> None:
         self.sink.abort()
 
 
-def sink_of(
-    to: Any, schema: pa.Schema, every: float | None, now: Callable[[], float]
-) -> tuple[Any, bool]:
-    """What takes the records, and whether it takes one bundle at a time."""
+def sink_of(to: Any, schema: pa.Schema, interval: float | None) -> tuple[Any, bool]:
+    """What takes the records, and whether it takes one bundle at a time.
+
+    ``interval`` is the time between two commits of files, None for input that ends.
+    """
     if to is None:
         return Collected(schema), False
     if isinstance(to, Sink):
-        sink = copy.copy(to)  # a sink may be started again
+        sink = copy.copy(to)  # it may be started again, and a job changes its own
+        written = Written(sink, schema, interval)
+        if interval is not None and not getattr(to, "by_interval", False):
+            written.every = 0.0
         if hasattr(sink, "ready"):
             sink.ready()
-        return Written(sink, schema, every, now), True
+        return written, True
     if callable(to):
         return Called(to, "the function of start(to=…)"), True
     raise StepError(f"to={to!r} is neither a sink nor a function of a bundle")

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import fs
 
-from headrace.errors import BadRecord, PlanError, nearest
+from headrace.errors import BadRecord, EngineError, PlanError, nearest
 
 BLOCK = 4 << 20
 """Bytes read from a file at a time: the unit that becomes a bundle or a few."""
@@ -73,6 +73,23 @@ def filesystem(path: str) -> tuple[Any, str]:
 LOCAL = fs.LocalFileSystem()
 
 
+def absolute(path: Any) -> str:
+    """A path or URI that means the same in every process, whatever folder that is in."""
+    text = os.fspath(path)
+    return text if "://" in text else os.path.abspath(text)
+
+
+def sync(system: Any, path: str) -> None:
+    """Have a local file or folder on the disk, and not just in memory, before it counts."""
+    if system is not LOCAL:
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def find_files(where: Any, what: str) -> list[File]:
     """The files of a path, glob, folder, URI, or list of these, in a fixed order."""
     single = isinstance(where, (str, os.PathLike))
@@ -105,7 +122,7 @@ def _expand(path: str, what: str) -> list[File]:
         folder = Path(inside).parent
         names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
         hint = nearest(Path(inside).name, names) if names else ""
-        hint = hint if "mean" in hint else "; check the path"
+        hint = hint if hint.startswith("; did you mean") else "; check the path"
         raise PlanError(f"{what}: there is no file {path!r}{hint}")
     if info.type == fs.FileType.Directory:
         files = visible(system, inside)
@@ -160,13 +177,36 @@ def epoch_file(job: str, epoch: int, number: int, suffix: str) -> str:
     return f"part-{job[:12]}-{epoch:010d}-{number:05d}{suffix}"
 
 
+def epoch_of(path: str, job: str) -> int | None:
+    """The epoch in which a job wrote a file; None if it is not one of its files."""
+    match = _EPOCH_FILE.fullmatch(path.rpartition("/")[2])
+    return int(match["epoch"]) if match and match["job"] == job[:12] else None
+
+
 def committed(system: Any, path: str) -> int:
     """The last epoch that a job has committed; -1 if none."""
+    found = load_json(system, path, "it says which files of this folder count")
+    try:
+        return -1 if found is None else int(found["epoch"])
+    except (KeyError, TypeError, ValueError):
+        raise EngineError(
+            f"{path} does not say an epoch, and it must say which files of this folder count; put "
+            "it back from a copy, or write to another folder with another checkpoint"
+        ) from None
+
+
+def load_json(system: Any, path: str, why: str) -> Any:
+    """What a small file of ours says; None if there is none."""
     try:
         with system.open_input_stream(path) as file:
-            return int(json.loads(file.read())["epoch"])
+            return json.loads(file.read())
     except FileNotFoundError:
-        return -1
+        return None
+    except (ValueError, OSError) as error:
+        raise EngineError(
+            f"{path} cannot be read ({error}), and {why}; put it back from a copy, or begin anew "
+            "with another checkpoint"
+        ) from None
 
 
 def replace_file(system: Any, path: str, data: bytes) -> None:
@@ -181,6 +221,7 @@ def replace_file(system: Any, path: str, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(beside, path)
+    sync(LOCAL, os.path.dirname(path))
 
 
 def _hidden(path: str, root: str) -> bool:

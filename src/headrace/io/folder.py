@@ -13,7 +13,16 @@ import pyarrow as pa
 from pyarrow import fs
 
 from headrace.errors import BadRecord, PlanError
-from headrace.io.files import LOCAL, filesystem, is_glob, matching, replace_file, visible
+from headrace.io.files import (
+    LOCAL,
+    absolute,
+    filesystem,
+    is_glob,
+    load_json,
+    matching,
+    replace_file,
+    visible,
+)
 from headrace.io.offsets import OffsetSource, Positions, most_at_once
 from headrace.io.source import ERRORS, Source, Split, at_most
 
@@ -69,7 +78,8 @@ class FolderSource(OffsetSource):
         what = f"read_{kind}"
         if not isinstance(path, (str, os.PathLike)):
             raise PlanError(f"{what}: follow=True takes one folder or glob, not {path!r}")
-        where = os.fspath(path)
+        where = absolute(path)
+        _refuse_missing(where, what)
         found = Listing(where).refresh()
         if kind == "text":
             known = pa.schema([pa.field("line", pa.string())])
@@ -119,6 +129,15 @@ class FolderSource(OffsetSource):
     def keep_in(self, folder: str) -> None:
         self._listing.keep_in(folder)
 
+    def more_after_end(self, folder: str) -> str:
+        listing = Listing(self.path)
+        listing.keep_in(folder)
+        more = [path for path, _ in listing.there() if path not in listing.seen]
+        if not more:
+            return ""
+        files = "1 file was" if len(more) == 1 else f"{len(more)} files were"
+        return f"{files} added to {self.path} after {self.until}, {sorted(more)[0]} among them"
+
     def initial(self) -> Positions:
         return {_NAME: 0}
 
@@ -163,6 +182,18 @@ class FolderSource(OffsetSource):
         return [(_NAME, split) for split in at_most(source.splits(parallelism), parallelism)]
 
 
+def _refuse_missing(path: str, what: str) -> None:
+    """Refuse to wait for files of a folder that is not there."""
+    system, inside = filesystem(path)
+    folder = os.path.dirname(inside) if is_glob(path) else inside
+    while any(c in folder for c in "*?["):  # a glob over folders: the one above them all
+        folder = os.path.dirname(folder)
+    if system.get_file_info(folder).type == fs.FileType.NotFound:
+        raise PlanError(
+            f"{what}: there is no folder {folder!r} to follow; make it first, or check the path"
+        )
+
+
 def _is_there(path: str) -> bool:
     system, inside = filesystem(path)
     return bool(system.get_file_info(inside).type == fs.FileType.File)
@@ -185,8 +216,8 @@ class Listing:
         self.files, self.seen = [], set()
         entries = system.get_file_info(fs.FileSelector(root))
         for entry in sorted((e for e in entries if e.path.endswith(".json")), key=lambda e: e.path):
-            with system.open_input_stream(entry.path) as file:
-                self._take([(p, s) for p, s in json.loads(file.read())])
+            found = load_json(system, entry.path, "it says which files have been read")
+            self._take([(p, s) for p, s in found or ()])
 
     def _take(self, found: list[tuple[str, int]]) -> None:
         self.files.extend(found)
@@ -196,7 +227,7 @@ class Listing:
         """All files so far, those that have appeared since the last time at the end."""
         new = sorted(
             (entry.mtime_ns or 0, path, entry.size)
-            for path, entry in self._there()
+            for path, entry in self.there()
             if path not in self.seen
         )
         found = [(path, size) for _, path, size in new]
@@ -207,7 +238,8 @@ class Listing:
         self._take(found)
         return self.files
 
-    def _there(self) -> list[tuple[str, Any]]:
+    def there(self) -> list[tuple[str, Any]]:
+        """The files that are there now."""
         system, inside = filesystem(self.path)
         if is_glob(self.path) and system is LOCAL:
             paths = matching(inside)

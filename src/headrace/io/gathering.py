@@ -15,6 +15,10 @@ class GatheringSink:
 
     guarantee: ClassVar[str] = "at least once"
 
+    def identity(self, schema: pa.Schema) -> str:
+        """What a checkpoint remembers it by."""
+        return str(self)
+
     def check(self, schema: pa.Schema) -> None:
         """Every type can be written unless a sink says otherwise."""
 
@@ -81,6 +85,9 @@ class EachBatch(GatheringSink):
 
     def __str__(self) -> str:
         return self.label
+
+    def identity(self, schema: pa.Schema) -> str:
+        return "a function of each batch"
 
     def store(self, table: pa.Table, job: str, epoch: int) -> None:
         self.function(table, self.count if epoch < 0 else epoch)

@@ -73,6 +73,13 @@ class KafkaSource(ServerSource):
         bad = "bad messages of " if self.decoding.bad else ""
         return f"{bad}Kafka topic {self.topic}"
 
+    def identity(self) -> str:
+        try:
+            cluster = self._own.list_topics(self.topic, timeout=_ANSWER).cluster_id
+        except client().KafkaException as error:
+            raise EngineError(f"{self} at {self.servers} cannot be reached: {error}") from None
+        return f"{self} of cluster {cluster}"
+
     def errors(self) -> Source | None:
         """The bad messages, where they are kept."""
         if self.decoding.on_error != "keep":
@@ -234,6 +241,10 @@ class KafkaSink:
     def __str__(self) -> str:
         return f"Kafka topic {self.topic}"
 
+    def identity(self, schema: pa.Schema) -> str:
+        """What a checkpoint remembers it by."""
+        return str(self)
+
     def check(self, schema: pa.Schema) -> None:
         client()
         for name in (self.key, self.value):
@@ -242,6 +253,25 @@ class KafkaSink:
 
     def open(self, schema: pa.Schema, task: str) -> KafkaWriter:
         return KafkaWriter(self)
+
+    @property
+    def producer(self) -> Any:
+        """One for all writers here: it is safe to share, and slow to connect."""
+        if "_producer" not in self.__dict__:
+            settings = {
+                "bootstrap.servers": self.servers,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                **self.config,
+            }
+            self.__dict__["_producer"] = client().Producer(settings)
+        return self.__dict__["_producer"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_producer"}
+
+    def __copy__(self) -> KafkaSink:
+        return replace(self)
 
     def commit(self, messages: list[Any]) -> None:
         """The broker has acknowledged every message when a writer closes."""
@@ -257,14 +287,7 @@ class KafkaWriter:
         self.sink = sink
         self.sent = 0
         self.fault: Any = None
-        self.producer = client().Producer(
-            {
-                "bootstrap.servers": sink.servers,
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                **sink.config,
-            }
-        )
+        self.producer = sink.producer
 
     def write(self, batch: pa.RecordBatch) -> None:
         keys = None if self.sink.key is None else encoded(batch, self.sink.key)

@@ -81,6 +81,14 @@ class OffsetSource:
     def forget(self, upto: Positions) -> None:
         """Told that nothing before some positions will be asked for again."""
 
+    def identity(self) -> str:
+        """What a checkpoint remembers it by: positions are of no use with another input."""
+        return str(self)
+
+    def more_after_end(self, folder: str) -> str:
+        """What has come since the input ended, in words; ``folder`` is that of ``keep_in``."""
+        return ""
+
     def splits(self, parallelism: int) -> list[Split]:
         """Each split on its own, for an engine that reads on and on."""
         return [Followed(self.only(name), name, at) for name, at in self.initial().items()]

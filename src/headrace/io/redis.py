@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -41,6 +42,12 @@ def connected(url: str, tries: int = 0) -> Any:
         url, socket_connect_timeout=10, retry=again,
         retry_on_error=[redis.ConnectionError, redis.TimeoutError],
     )  # fmt: skip
+
+
+def server_of(url: str) -> str:
+    """Which server and database a URL names, without a password."""
+    parts = urlsplit(url)
+    return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"
 
 
 def _place(entry: str) -> tuple[int, int]:
@@ -84,6 +91,9 @@ class RedisSource(ServerSource):
 
     def __str__(self) -> str:
         return f"Redis streams {', '.join(self.keys)}"
+
+    def identity(self) -> str:
+        return f"{self} at {server_of(self.url)}"
 
     def unreachable(self) -> type[Exception]:
         error: type[Exception] = client().ConnectionError
@@ -194,6 +204,9 @@ class RedisSink(GatheringSink):
     def __str__(self) -> str:
         return f"Redis {'hashes' if self.key else 'stream'} {self.name}"
 
+    def identity(self, schema: pa.Schema) -> str:
+        return f"{self} at {server_of(self.url)}"
+
     def check(self, schema: pa.Schema) -> None:
         client()
         if self.key is not None and self.key not in schema.names:
@@ -203,16 +216,23 @@ class RedisSink(GatheringSink):
         link = connected(self.url)
         note = f"headrace:{job}:{self.name}"
         try:
-            if epoch >= 0:
-                last = link.get(note)
-                if last is not None and int(last) >= epoch:
-                    return
             with link.pipeline(transaction=True) as together:
-                for batch in table.to_batches():
-                    self._add(together, batch)
-                if epoch >= 0:
-                    together.set(note, epoch)
-                together.execute()
+                while True:
+                    if epoch >= 0:
+                        # If another writes the note before this does, nothing is written.
+                        together.watch(note)
+                        last = together.get(note)
+                        if last is not None and int(last) >= epoch:
+                            return
+                        together.multi()
+                        together.set(note, epoch)
+                    for batch in table.to_batches():
+                        self._add(together, batch)
+                    try:
+                        together.execute()
+                        return
+                    except client().WatchError:
+                        continue
         finally:
             link.close()
 

@@ -41,7 +41,18 @@ import pyarrow as pa
 from pyarrow import fs
 
 from headrace.errors import PlanError, nearest
-from headrace.io.files import COMMITS, committed, epoch_file, filesystem, replace_file
+from headrace.io.files import (
+    COMMITS,
+    absolute,
+    committed,
+    epoch_file,
+    epoch_of,
+    filesystem,
+    replace_file,
+    sync,
+    visible,
+)
+from headrace.types import type_name
 
 
 class Writer(Protocol):
@@ -88,6 +99,8 @@ class FileSink:
     unsure: bool = False
     """Whether an epoch may have been committed, in part or whole, by a run that was killed."""
     guarantee: ClassVar[str] = "exactly once"
+    by_interval: ClassVar[bool] = True
+    """An engine without batches commits now and then, for each commit makes a file."""
     suffix: ClassVar[str] = ""
     known: ClassVar[tuple[str, ...]] = ()
     """The options a format takes."""
@@ -95,7 +108,7 @@ class FileSink:
     def __post_init__(self) -> None:
         if not isinstance(self.path, (str, os.PathLike)):
             raise PlanError(f"{self.path!r} is not a path")
-        self.path = os.fspath(self.path)
+        self.path = absolute(self.path)  # workers may be in other folders
         unknown = sorted(set(self.options) - set(self.known))
         if unknown:
             raise PlanError(f"there is no option '{unknown[0]}'{nearest(unknown[0], self.known)}")
@@ -111,6 +124,11 @@ class FileSink:
     def __str__(self) -> str:
         return f"{self.suffix.lstrip('.') or 'data'} files in {self.path}"
 
+    def identity(self, schema: pa.Schema) -> str:
+        """What a checkpoint remembers it by: files of one folder have the same columns."""
+        columns = ", ".join(f"{f.name} {type_name(f.type)}" for f in schema)
+        return f"{self} with {columns}"
+
     def ready(self, job: str | None = None) -> None:
         """Told before a run, by its name if it commits by epoch: refuse a folder that has files,
         unless this job wrote some of them."""
@@ -125,6 +143,19 @@ class FileSink:
         if job is not None:
             self.job, self.unsure = job, True
             self.replaces = self.mode == "overwrite" and not mine
+
+    def resume(self, epoch: int) -> None:
+        """Told after ``ready`` that this job has committed up to an epoch.
+
+        Refuses a folder whose note of that is gone: without it nobody can tell which files count.
+        """
+        system, _ = filesystem(self.path)
+        if committed(system, self._note) < 0:
+            raise PlanError(
+                f"the checkpoint has committed epochs up to {epoch}, but {self._note} is gone, so "
+                f"it cannot be told which files in {self.path!r} count; put it back, or begin anew "
+                "with another checkpoint and another folder"
+            )
 
     def check(self, schema: pa.Schema) -> None:
         """Every type can be written unless a format says otherwise."""
@@ -147,6 +178,10 @@ class FileSink:
         raise TypeError(f"{type(self).__name__} does not say how it writes")
 
     @property
+    def _note(self) -> str:
+        return f"{filesystem(self.path)[1]}/{COMMITS}/{self.job[:12]}.json"
+
+    @property
     def _staging(self) -> str:
         return f"{filesystem(self.path)[1]}/_temporary-{self.run}"
 
@@ -158,10 +193,7 @@ class FileSink:
         old = _files(system, root) if self.mode == "overwrite" else []
         names = sorted(m for m in messages if m is not None)
         if not names and self.columns is not None:
-            # A file without records still tells a reader the columns.
-            empty = _FileWriter(self, self.columns, f"part-empty{self.suffix}")
-            empty.start()
-            names = [empty.close()]
+            names = [self._empty(self.columns)]
         moved: list[str] = []
         try:
             for number, name in enumerate(names):
@@ -172,6 +204,7 @@ class FileSink:
             for path in moved:
                 system.delete_file(path)
             raise
+        sync(system, root)
         for path in old:
             system.delete_file(path)
         self.abort()
@@ -186,24 +219,38 @@ class FileSink:
         """
         system, root = filesystem(self.path)
         staged = [f"{self._staging}/{m}" for m in sorted(m for m in messages if m is not None)]
-        done = f"{root}/{COMMITS}/{job[:12]}.json"
+        done = self._note
         if self.unsure:
             self.unsure = False
             last = committed(system, done)
             for path in _files(system, root):
-                name = path.rpartition("/")[2]
-                if name.startswith(f"part-{job[:12]}-") and int(name.split("-")[2]) > last:
-                    system.delete_file(path)
+                written = epoch_of(path, job)
+                if written is not None and written >= epoch > last:
+                    system.delete_file(path)  # of this epoch, by a run that was killed
             if epoch <= last:
                 for path in staged:
                     system.delete_file(path)
                 return
-        if not staged:
+        elif not staged:
             return
         for number, path in enumerate(staged):
             system.move(path, f"{root}/{epoch_file(job, epoch, number, self.suffix)}")
+        sync(system, root)
         system.create_dir(f"{root}/{COMMITS}", recursive=True)
         replace_file(system, done, json.dumps({"job": job, "epoch": epoch}).encode())
+
+    def finish(self) -> None:
+        """Told when a job that commits by epoch has ended well."""
+        system, root = filesystem(self.path)
+        if self.columns is not None and not visible(system, root):
+            name = f"part-{self.job[:12]}-empty{self.suffix}"
+            system.move(f"{self._staging}/{self._empty(self.columns)}", f"{root}/{name}")
+
+    def _empty(self, schema: pa.Schema) -> str:
+        """A file without records, which still tells a reader the columns; its name."""
+        empty = _FileWriter(self, schema, f"part-empty{self.suffix}")
+        empty.start()
+        return str(empty.close())
 
     def abort(self) -> None:
         system, root = filesystem(self.path)
@@ -241,6 +288,7 @@ class _FileWriter:
             return None
         self.encoder.close()
         self.file.close()
+        sync(filesystem(self.sink.path)[0], f"{self.sink._staging}/{self.name}")
         return self.name
 
 

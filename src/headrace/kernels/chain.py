@@ -14,7 +14,7 @@ from sqlglot import exp
 from headrace.errors import ExpressionError, HeadraceError, PlanError, StepError
 from headrace.kernels import rows
 from headrace.kernels.expressions import compile_expression, evaluate
-from headrace.kernels.expressions.kernel import Kernel
+from headrace.kernels.expressions.kernel import Kernel, numbers
 from headrace.kernels.tokenise import Text, Tokeniser
 from headrace.plan.nodes import (
     AssignWindows,
@@ -28,6 +28,7 @@ from headrace.plan.nodes import (
 )
 from headrace.plan.prune import prune
 from headrace.types import arrow_table, normal_batch, type_name
+from headrace.windows import LATEST
 
 _MOST_BYTES = 64 << 20
 """A step that copies columns makes no larger bundle than this, unless one record does."""
@@ -277,6 +278,13 @@ def _event_time(step: EventTime, schema: pa.Schema) -> tuple[Run, pa.Schema]:
     def run(batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.column(index).null_count:
             raise ExpressionError(f"its event time '{step.column}' is null; filter such records")
+        if step.ahead is None and batch.num_rows:
+            times = numbers(batch.column(index), np.int64)
+            if int(times.max()) > LATEST or int(times.min()) < -LATEST:
+                raise ExpressionError(
+                    f"its event time '{step.column}' is further away than windows can count; "
+                    "filter such records"
+                )
         return batch
 
     return run, schema

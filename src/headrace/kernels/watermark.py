@@ -15,7 +15,8 @@ from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import numbers
 from headrace.kernels.rows import rows_of
 from headrace.plan.nodes import EventTime
-from headrace.types import INTERVAL
+from headrace.types import INTERVAL, unique_names
+from headrace.windows import LATEST, show_duration
 
 Punctuation = Callable[[pa.RecordBatch], Iterator[tuple[int, int]]]
 
@@ -30,16 +31,52 @@ def is_by_source(event: EventTime) -> bool:
     return event.delay is None and event.punctuation is None
 
 
+def late_schema(event: EventTime, schema: pa.Schema) -> pa.Schema:
+    """The columns of late records: those of ``schema``, and what is told of each."""
+    kind = schema.field(event.column).type
+    told = {"late_by": INTERVAL, "watermark": kind, "reason": pa.string()}
+    names = [f"_{n}" if n in schema.names else n for n in told]
+    fields = [pa.field(n, t) for n, t in zip(names, told.values(), strict=True)]
+    unique_names([*schema.names, *names])
+    return pa.schema([*schema, *fields])
+
+
+LATE = "below the watermark"
+
+
 def late_records(event: EventTime, batch: pa.RecordBatch, times: Any, marks: Any) -> pa.RecordBatch:
     """Records below the watermark promised, with how late they are and what it was."""
     kind = batch.schema.field(event.column).type
-    lateness, promised = pa.array(marks - times).cast(INTERVAL), pa.array(marks).cast(kind)
-    taken = batch.schema.names
-    names = [f"_{n}" if n in taken else n for n in ("late_by", "watermark")]
-    fields = [pa.field(names[0], INTERVAL), pa.field(names[1], kind)]
-    return pa.RecordBatch.from_arrays(
-        [*batch.columns, lateness, promised], schema=pa.schema([*batch.schema, *fields])
-    )
+    told = [pa.array(marks - times).cast(INTERVAL), pa.array(marks).cast(kind)]
+    reasons = pa.array([LATE] * batch.num_rows, pa.string())
+    schema = late_schema(event, batch.schema)
+    return pa.RecordBatch.from_arrays([*batch.columns, *told, reasons], schema=schema)
+
+
+def ahead_of(
+    event: EventTime, batch: pa.RecordBatch, now: float
+) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+    """A bundle without the records whose time cannot be right, and those records as late ones.
+
+    ``now`` is the time of day in seconds; input that ends is taken as it is.
+    """
+    if event.ahead is None or not batch.num_rows:
+        return batch, None
+    times = times_of(event, batch)
+    horizon = min(int(now * 1e6) + event.ahead, LATEST)
+    if int(times.max()) <= horizon and int(times.min()) >= -LATEST:
+        return batch, None
+    wrong = (times > horizon) | (times < -LATEST)
+    early = f"more than {show_duration(event.ahead)} ahead of the clock"
+    old = "before any time that can be counted"
+    mine = batch.filter(pa.array(wrong))
+    rows = mine.num_rows
+    reasons = pa.array([early if t > 0 else old for t in times[wrong].tolist()], pa.string())
+    schema = late_schema(event, batch.schema)
+    kind = batch.schema.field(event.column).type
+    told = [pa.nulls(rows, INTERVAL), pa.nulls(rows, kind), reasons]
+    aside = pa.RecordBatch.from_arrays([*mine.columns, *told], schema=schema)
+    return batch.filter(pa.array(~wrong)), aside
 
 
 def punctuation_of(event: EventTime, schema: pa.Schema) -> Punctuation | None:

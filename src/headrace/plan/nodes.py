@@ -212,6 +212,10 @@ class EventTime(Narrow):
     delay: int | None
     idle: int | None
     punctuation: exp.Expr | Callable[..., Any] | None = None
+    ahead: int | None = None
+    """How far ahead of the clock a record may be; one beyond that is set aside as late."""
+    follows_clock: bool = False
+    """Whether the watermark goes on by the clock while every split is silent."""
 
     @property
     def name(self) -> str:
@@ -220,6 +224,8 @@ class EventTime(Narrow):
     @property
     def detail(self) -> str:
         idle = "" if self.idle is None else f", idle after {show_duration(self.idle)}"
+        idle += ", then by the clock" if self.follows_clock else ""
+        idle += "" if self.ahead is None else f", at most {show_duration(self.ahead)} ahead"
         if self.punctuation is not None:
             what = self.punctuation
             how = show(what) if isinstance(what, exp.Expr) else function_name(what)

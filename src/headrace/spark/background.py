@@ -36,6 +36,9 @@ class BatchJob:
         self._records = 0
         self._started = time.perf_counter()
         self._over = 0.0
+        for output in self._outputs:
+            if isinstance(output.to, Sink) and hasattr(output.to, "ready"):
+                output.to.ready()
         self._context = engine.session.sparkContext
         threading.Thread(target=self._run, name="headrace-job", daemon=True).start()
 

@@ -12,7 +12,7 @@ import json
 from typing import Any
 
 from headrace.errors import EngineError
-from headrace.io.files import filesystem, replace_file
+from headrace.io.files import filesystem, load_json, replace_file
 
 
 class Control:
@@ -33,12 +33,13 @@ class Control:
 
     def load(self, name: str) -> dict[str, Any] | None:
         """A file, or None if there is none."""
-        try:
-            with self.system.open_input_stream(f"{self.root}/{name}") as file:
-                found: dict[str, Any] = json.loads(file.read())
-                return found
-        except FileNotFoundError:
-            return None
+        found = load_json(self.system, f"{self.root}/{name}", "the job cannot go on without it")
+        if found is not None and not isinstance(found, dict):
+            raise EngineError(
+                f"{self.root}/{name} does not say what it should; put it back from a copy, or "
+                "begin anew with another checkpoint"
+            )
+        return found
 
     def save(self, name: str, what: dict[str, Any]) -> None:
         """Replace a file at once, so that no one sees half of it."""

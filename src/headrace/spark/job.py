@@ -20,11 +20,13 @@ from headrace.errors import EngineError, HeadraceError
 from headrace.jobs import Progress, SourceProgress, StageProgress
 from headrace.kernels.rows import failure, rows_of
 from headrace.spark.bundles import unpack
+from headrace.spark.checkpoint import Lease
 from headrace.spark.control import Control
 from headrace.spark.failures import carrying, told
-from headrace.spark.flow import Flow
+from headrace.spark.flow import Flow, SourceFlow
 from headrace.spark.marks import SourceMarks, settle
 from headrace.spark.rows import OUTPUT
+from headrace.watermarks import waiting_for
 from headrace.windows import BEGINNING, show_time
 
 log = logging.getLogger("headrace")
@@ -74,6 +76,11 @@ class Delivery:
             what = f"a bundle of {batch.num_rows} records, the first"
             raise failure("the function of start(to=…)", error, first, what) from error
 
+    def finish(self) -> None:
+        """The job has ended well."""
+        if hasattr(self.sink, "finish"):
+            self.sink.finish()
+
     def abort(self) -> None:
         if self.sink is not None:
             self.sink.abort()
@@ -86,6 +93,7 @@ class _Counted:
     records: int = 0
     out: int = 0
     late: int = 0
+    ahead: int = 0
     bad: int = 0
     bundles: int = 0
     marks: dict[int, int] = field(default_factory=dict)
@@ -98,10 +106,11 @@ class SparkJob:
         self,
         flow: Flow,
         control: Control,
+        lease: Lease,
         deliveries: list[Delivery],
         temporary: str | None,
     ) -> None:
-        self._flow, self._control = flow, control
+        self._flow, self._control, self._lease = flow, control, lease
         self._deliveries, self._temporary = deliveries, temporary
         saved = control.read()
         self._said: dict[str, Any] = {"stop": None, "sources": saved.get("sources", {})}
@@ -147,17 +156,22 @@ class SparkJob:
         try:
             with told():
                 while not self._query.awaitTermination(0.1):
+                    self._lease.renew()
                     if self._finished:
                         self._rest()
                         self._query.stop()
         except BaseException as found:
             error = found
+            if self._query.isActive:
+                self._query.stop()
         if error is not None and not self._ended.is_set():
             self._error = error
             log.error("the job failed: %s", error)
         self._over = time.perf_counter()
         for delivery in self._deliveries:
             try:
+                if error is None:
+                    delivery.finish()
                 delivery.abort()
             except Exception as problem:
                 log.error("an output could not be cleaned up: %s", problem)
@@ -173,6 +187,7 @@ class SparkJob:
             time.sleep(_POLL)
 
     def _remove(self) -> None:
+        self._lease.release()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
@@ -265,7 +280,13 @@ class SparkJob:
         if "source" in said:
             number = said["source"]
             counted, source = self._sources[number], self._flow.sources[number]
-            if said["sample"] and not counted.late:
+            if said["sample_ahead"] and not counted.ahead:
+                moment, reason = said["sample_ahead"]
+                self._note(
+                    f"{source.name}: a record of {show_time(moment)} is {reason}; it does not "
+                    "move the watermark; such records go to .late, and are counted"
+                )
+            if said["sample"] and counted.late == counted.ahead:
                 moment, mark = said["sample"]
                 self._note(
                     f"{source.name}: a record of {show_time(moment)} came after the watermark "
@@ -273,6 +294,7 @@ class SparkJob:
                 )
             counted.records += said["records"]
             counted.late += said["late"]
+            counted.ahead += said["ahead"]
             counted.bad += said["bad"]
             counted.bundles += 1
             marks = self._marks[number]
@@ -361,6 +383,8 @@ class SparkJob:
                     watermark=marks.promised if source.event is not None else None,
                     idle=tuple(i for i, s in enumerate(marks.live or ()) if s in marks.idle),
                     ended=marks.ended,
+                    ahead=counted.ahead,
+                    waits=_waits(source, marks),
                 )
                 for source, counted, marks in zip(
                     self._flow.sources, self._sources, self._marks, strict=True
@@ -406,3 +430,12 @@ class SparkJob:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self.stop(drain=None if kind is None else False)
+
+
+def _waits(source: SourceFlow, marks: SourceMarks) -> str:
+    """What a source's watermark waits for."""
+    event = source.event
+    if event is None or marks.ended:
+        return ""
+    splits = {name: marks.splits.get(name, BEGINNING) for name in marks.live or ()}
+    return waiting_for(marks.promised, splits, marks.idle, event.idle, event.follows_clock)

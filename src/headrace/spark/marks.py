@@ -18,6 +18,8 @@ class SourceMarks:
     idle: list[str] = field(default_factory=list)
     ended: bool = False
     promised: int = BEGINNING
+    silent: int = 0
+    """How long all splits have been silent, where the watermark goes on by the clock."""
 
     def take(self, said: dict[str, Any]) -> None:
         """A split's watermark, or which splits there are."""
@@ -26,6 +28,7 @@ class SourceMarks:
             self.splits[name] = max(self.splits.get(name, BEGINNING), said["mark"])
         if "live" in said:
             self.live, self.idle, self.ended = said["live"], said["idle"], said["ended"]
+            self.silent = said.get("silent", 0)
 
     def settle(self) -> int:
         """What the source promises now; it never goes back."""
@@ -35,6 +38,8 @@ class SourceMarks:
             active = [self.splits.get(s, BEGINNING) for s in self.live if s not in self.idle]
             # With none active, nothing holds it back: the furthest split's counts.
             mark = min(active) if active else max(self.splits.get(s, BEGINNING) for s in self.live)
+            if not active and mark > BEGINNING:
+                mark += self.silent
             self.promised = max(self.promised, mark)
         return self.promised
 

@@ -35,6 +35,8 @@ class Reading:
     split: Split | None
     floor: int
     """Below this a record is late."""
+    now: float
+    """The time of day when the batch was planned, in seconds."""
     number: int
     """Its split's place among the splits, and its own among the parts of the split."""
     control: dict[str, Any] | None
@@ -50,6 +52,10 @@ class SourcePlan:
     idle: int | None
     parallelism: int
     folder: str
+    follows_clock: bool = False
+    """Whether the watermark goes on by the clock while every split is silent."""
+    closes: bool = False
+    """Whether the end of what is available now is the end of the input: nothing goes on later."""
 
 
 class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -127,10 +133,27 @@ class _Planning:
             quiet = [n for n in at if now - self.seen[n] > self.plan.idle / 1e6]
             idle = [n for n in at if at[n] == before.get(n) and (n in quiet or n in start["idle"])]
         ended = stop == "drain" or source.ended(at)
-        if at == before and idle == start["idle"] and not ended:
+        if self.only_now and self.plan.closes and at == self.target:
+            ended = True
+        silent = self._silence(at, idle, start.get("silent", 0), now)
+        unchanged = at == before and idle == start["idle"] and silent == start.get("silent", 0)
+        if unchanged and not ended:
             return start
         marks = control.get("sources", {}).get(str(self.plan.number), {})
-        return {"at": at, "idle": idle, "ended": ended, "marks": marks}
+        return {
+            "at": at, "idle": idle, "ended": ended, "marks": marks, "now": time.time(),
+            "silent": silent,
+        }  # fmt: skip
+
+    def _silence(self, at: Positions, idle: Sequence[str], before: int, now: float) -> int:
+        """How long all splits have been silent, in microseconds, where the watermark follows it.
+
+        In steps, for each is a batch: a second, and more the longer it lasts.
+        """
+        if not self.plan.follows_clock or not at or set(idle) != set(at):
+            return 0
+        silent = int((now - max(self.seen[n] for n in at)) * 1e6)
+        return silent if silent - before >= max(10**6, before // 16) else before
 
     def _next(self, before: Positions) -> Positions:
         source = self.plan.source
@@ -142,7 +165,11 @@ class _Planning:
 
     def readings(self, start: dict[str, Any], end: dict[str, Any]) -> list[Reading]:
         marks = SourceMarks(**end["marks"]) if end["marks"] else SourceMarks()
-        control = {"live": list(end["at"]), "idle": end["idle"], "ended": end["ended"]}
+        control = {
+            "live": list(end["at"]), "idle": end["idle"], "ended": end["ended"],
+            "silent": end.get("silent", 0),
+        }  # fmt: skip
+        now = float(end.get("now", time.time()))
         found = self.plan.source.between(start["at"], end["at"], self.plan.parallelism)
         names, parts = list(end["at"]), Counter[str]()
         readings = []
@@ -150,8 +177,8 @@ class _Planning:
             floor = marks.floor(name, name in start["idle"])
             number = names.index(name) << PARTS | parts[name]
             parts[name] += 1
-            readings.append(Reading(name, split, floor, number, control if not i else None))
-        return readings or [Reading("", None, BEGINNING, 0, control)]
+            readings.append(Reading(name, split, floor, now, number, control if not i else None))
+        return readings or [Reading("", None, BEGINNING, now, 0, control)]
 
 
 def source_class(name: str, plan: SourcePlan, program: Any) -> type[DataSource]:

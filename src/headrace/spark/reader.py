@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,13 @@ from pyspark import TaskContext
 from headrace.errors import EngineError, HeadraceError, StepError
 from headrace.io.source import SetAside, Watermark
 from headrace.kernels.chain import compile_chain
-from headrace.kernels.watermark import is_by_source, late_records, punctuation_of, times_of
+from headrace.kernels.watermark import (
+    ahead_of,
+    is_by_source,
+    late_records,
+    punctuation_of,
+    times_of,
+)
 from headrace.plan.nodes import EventTime, Narrow
 from headrace.spark.bundles import Batches, Place
 from headrace.spark.control import Control
@@ -25,6 +32,7 @@ from headrace.spark.rows import Compiled, Row, Sender, first_place, in_batches
 from headrace.spark.shipping import Shipped, bare
 from headrace.spark.stage import once
 from headrace.types import normal_batch
+from headrace.windows import FOREVER
 
 
 @dataclass(frozen=True)
@@ -86,9 +94,13 @@ class _CompiledSource:
         task = f"s{place}"
         pipes = [b.start(sender, task) for b in self.branches]
         late_pipes = [b.start(sender, task) for b in self.late]
-        counted = {"records": 0, "late": 0, "bad": 0}
+        counted = {"records": 0, "late": 0, "ahead": 0, "bad": 0}
         mark = reading.floor
         sample: tuple[int, int] | None = None
+        sample_ahead: tuple[int, str] | None = None
+        furthest = FOREVER
+        if event is not None and event.ahead is not None:
+            furthest = int(reading.now * 1e6) + event.ahead
         if items is None:
             items = self._items(reading)
         for item in items:
@@ -108,11 +120,22 @@ class _CompiledSource:
                     continue
                 counted["records"] += batch.num_rows
                 if event is not None:
+                    batch, aside = ahead_of(event, batch, reading.now)
+                    if aside is not None:
+                        counted["late"] += aside.num_rows
+                        counted["ahead"] += aside.num_rows
+                        first = int(times_of(event, aside)[0])
+                        sample_ahead = sample_ahead or (first, aside.columns[-1][0].as_py())
+                        for pipe in late_pipes:
+                            yield from pipe.add(aside)
+                    if not batch.num_rows:
+                        continue
                     times = times_of(event, batch)
                     if event.delay is not None:
                         mark = max(mark, int(times.max()) - event.delay)
                     if self.punctuation is not None:
-                        mark = max([mark, *(said for _, said in self.punctuation(batch))])
+                        announced = [t for _, t in self.punctuation(batch) if t <= furthest]
+                        mark = max([mark, *announced])
                     if int(times.min()) < reading.floor:
                         mask = times < reading.floor
                         sample = sample or (int(times[mask][0]), reading.floor)
@@ -135,7 +158,8 @@ class _CompiledSource:
             said |= reading.control
         for target in program.marks_for:
             yield from sender.to_all(target, said)
-        yield sender.report({**said, "source": program.number, **counted, "sample": sample})
+        samples = {"sample": sample, "sample_ahead": sample_ahead}
+        yield sender.report({**said, "source": program.number, **counted, **samples})
 
     def _items(self, reading: Reading) -> Iterator[Any]:
         if reading.split is None:
@@ -167,7 +191,8 @@ class FrameReader:
             said = Control(self.folder).marks_before(batch).get(str(self.number))
             marks = SourceMarks(**said) if said else SourceMarks()
             control = {"live": ["all"], "idle": [], "ended": False}
-            reading = Reading("all", None, marks.floor("all", False), partition, control)
+            floor = marks.floor("all", False)
+            reading = Reading("all", None, floor, time.time(), partition, control)
             names = program.schema.names
             items = (pa.RecordBatch.from_arrays(b.columns, names=names) for b in rows)
             yield from program.batches(reading, items)

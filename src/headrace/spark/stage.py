@@ -69,5 +69,6 @@ def once(key: str, make: Callable[[], Any]) -> Any:
         while len(_COMPILED) >= 64:
             _COMPILED.pop(next(iter(_COMPILED)))
         _COMPILED[key] = make()
+        gc.collect()
         gc.freeze()  # not to be looked through after every task; see headrace.spark.daemon
     return _COMPILED[key]

@@ -12,17 +12,15 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from headrace.errors import PlanError
-from headrace.io.files import filesystem
 from headrace.io.sink import Sink
 from headrace.jobs import Output
-from headrace.plan.nodes import External, GroupBy, JoinWithin
+from headrace.plan.nodes import External
+from headrace.spark.checkpoint import Lease, known_job
 from headrace.spark.columns import as_schema, quoted
 from headrace.spark.control import Control
 from headrace.spark.failures import told
-from headrace.spark.flow import Flow, OperatorFlow, SourceFlow, flow_of
+from headrace.spark.flow import Flow, SourceFlow, flow_of
 from headrace.spark.job import Delivery, SparkJob
 from headrace.spark.level import LevelProgram, Operator
 from headrace.spark.planning import SourcePlan, source_class
@@ -31,7 +29,6 @@ from headrace.spark.reader import FrameReader, SourceProgram
 from headrace.spark.rows import labels_of
 from headrace.spark.session import our_meaning
 from headrace.spark.shipping import ROWS_SQL, Shipped
-from headrace.types import type_name
 from headrace.windows import duration
 
 AVAILABLE_NOW = "available-now"
@@ -59,30 +56,34 @@ def start_stream(
     how = trigger_of(trigger)
     folder = _folder(checkpoint)
     own = Control(f"{folder}/headrace")
+    lease = Lease(own)
     try:
-        known = _known(own, flow, folder, session)
+        known = known_job(own, flow, folder, session)
         # Nothing is changed anywhere before all has been looked at.
-        deliveries = [_delivery(output, known["job"], i) for i, output in enumerate(outputs)]
+        done = own.read().get("batch")
+        deliveries = [_delivery(o, known["job"], i, done) for i, o in enumerate(outputs)]
         own.make()
+        lease.take()
         own.save("job.json", known)
         for i, delivery in enumerate(deliveries):
             if hasattr(delivery.sink, "begin"):
                 delivery.sink.begin(delivery.schema)
             _use_sink(flow, i, delivery.sink)
     except BaseException:
+        lease.release()
         if checkpoint is None:
             shutil.rmtree(folder, ignore_errors=True)
         raise
     shards = known["shards"]
     labels = labels_of(shards)
     zone = str(session.conf.get("spark.sql.session.timeZone"))
-    running = SparkJob(flow, own, deliveries, None if checkpoint else folder)
+    running = SparkJob(flow, own, lease, deliveries, None if checkpoint else folder)
     settings = dict(_SETTINGS) | {"spark.sql.shuffle.partitions": str(shards)}
     if "://" not in folder or folder.startswith("file://"):
         settings |= _LOCAL_SETTINGS
     try:
         with told(), our_meaning(session), _set(session, settings):
-            frame = _frame(session, flow, labels, zone, own.folder)
+            frame = _frame(session, flow, labels, zone, own.folder, closes=checkpoint is None)
             writer = frame.writeStream.foreachBatch(running.deliver).outputMode("append")
             writer = writer.option("checkpointLocation", folder).trigger(**how)
             running.begin(writer.start())
@@ -128,83 +129,20 @@ def _set(session: Any, settings: Mapping[str, str]) -> Iterator[None]:
                 session.conf.set(name, old)
 
 
-# The checkpoint, and whether it fits
-
-
-def _known(own: Control, flow: Flow, folder: str, session: Any) -> dict[str, Any]:
-    """The job's name, its number of shards and its shape, as they were or as they will be."""
-    shape = shape_of(flow)
-    saved = own.load("job.json")
-    if saved is None:
-        system, root = filesystem(folder)
-        if system.get_file_info(f"{root}/offsets").type.name == "Directory":
-            raise PlanError(f"{folder!r} is the checkpoint of another program; give another folder")
-        shards = max(1, int(session.sparkContext.defaultParallelism))
-        return {"job": uuid.uuid4().hex, "shards": shards, "shape": shape}
-    changed = difference(saved["shape"], shape)
-    if changed:
-        raise PlanError(
-            f"the checkpoint {folder!r} is of another pipeline: {changed}; go back to what it was, "
-            "or give another checkpoint to begin anew"
-        )
-    return saved
-
-
-def shape_of(flow: Flow) -> dict[str, list[str]]:
-    """What a checkpoint depends on: sources, steps with state, outputs. Others may change."""
-    return {
-        "source": [_source_shape(s) for s in flow.sources],
-        "step": [_operator_shape(o) for o in flow.operators],
-        "output": [f"output {i + 1}" for i, _ in enumerate(flow.outputs)],
-    }
-
-
-def _source_shape(source: SourceFlow) -> str:
-    said = source.origin
-    kind = "a Spark DataFrame" if isinstance(said, External) else str(said.source)
-    event = source.event
-    return kind if event is None else f"{kind}, event time {event.column}"
-
-
-def _operator_shape(operator: OperatorFlow) -> str:
-    node = operator.node
-    kept: list[pa.Field] = []
-    if isinstance(node, GroupBy):
-        from headrace.kernels.aggregate import compile_aggregation
-
-        kept = list(compile_aggregation(node, node.input.schema).partial_schema)
-    elif isinstance(node, JoinWithin):
-        kept = [*node.left.schema, *node.right.schema]
-    columns = ", ".join(f"{f.name} {type_name(f.type)}" for f in kept)
-    return f"{node.name} {node.detail}" + (f", keeping {columns}" if columns else "")
-
-
-def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """What changed between two shapes, in a few words; nothing if they are the same."""
-    for kind in ("source", "step", "output"):
-        before, after = old.get(kind, []), new.get(kind, [])
-        for i, (a, b) in enumerate(zip(before, after, strict=False)):
-            if a != b:
-                return f"{kind} {i + 1} was '{a}' and is '{b}'"
-        if len(before) != len(after):
-            more = after[len(before) :] or before[len(after) :]
-            verb = "is new" if len(after) > len(before) else "is gone"
-            return f"{kind} {min(len(before), len(after)) + 1}, '{more[0]}', {verb}"
-    return ""
-
-
 # Sinks
 
 
-def _delivery(output: Output, job: str, number: int) -> Delivery:
+def _delivery(output: Output, job: str, number: int, done: int | None) -> Delivery:
     """Where an output goes. A sink knows the job by a name of the output's own, for two outputs
-    may go to one place."""
+    may go to one place. ``done`` is the last epoch that counts, if the job goes on."""
     to = output.to
     name = uuid.uuid5(uuid.UUID(job), str(number)).hex
     if isinstance(to, Sink):
         sink: Any = copy.copy(to)
         if hasattr(sink, "ready"):
             sink.ready(name)
+        if done is not None and hasattr(sink, "resume"):
+            sink.resume(done)
         return Delivery(output.node.schema, name, sink=sink)
     return Delivery(output.node.schema, name, function=to)
 
@@ -223,8 +161,10 @@ def _use_sink(flow: Flow, number: int, sink: Any) -> None:
 # The query
 
 
-def _frame(session: Any, flow: Flow, labels: tuple[int, ...], zone: str, folder: str) -> Any:
-    frames = [_source(session, s, labels, zone, folder) for s in flow.sources]
+def _frame(
+    session: Any, flow: Flow, labels: tuple[int, ...], zone: str, folder: str, closes: bool
+) -> Any:
+    frames = [_source(session, s, labels, zone, folder, closes) for s in flow.sources]
     frame = reduce(lambda a, b: a.union(b), frames)
     for number, operators in enumerate(flow.levels):
         key = uuid.uuid4().hex
@@ -236,7 +176,12 @@ def _frame(session: Any, flow: Flow, labels: tuple[int, ...], zone: str, folder:
 
 
 def _source(
-    session: Any, source: SourceFlow, labels: tuple[int, ...], zone: str, folder: str
+    session: Any,
+    source: SourceFlow,
+    labels: tuple[int, ...],
+    zone: str,
+    folder: str,
+    closes: bool,
 ) -> Any:
     key = uuid.uuid4().hex
     program = SourceProgram.of(source, key, labels, zone)
@@ -253,7 +198,8 @@ def _source(
     assert offsets is not None
     idle = source.event.idle if source.event is not None else None
     parallelism = int(session.sparkContext.defaultParallelism)
-    plan = SourcePlan(offsets, source.number, idle, parallelism, folder)
+    follows = source.event is not None and source.event.follows_clock
+    plan = SourcePlan(offsets, source.number, idle, parallelism, folder, follows, closes)
     name = f"headrace-{key}"
     session.dataSource.register(source_class(name, plan, program))
     return session.readStream.format(name).load()

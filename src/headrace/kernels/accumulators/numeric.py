@@ -83,11 +83,13 @@ class Sum:
 class DecimalSum:
     """A sum of decimals."""
 
-    nbytes = 0
-
     def __init__(self, kind: pa.DataType) -> None:
         self.partial = self.result = pa.decimal128(min(38, kind.precision + 10), kind.scale)
         self.rows: list[pa.Table] = []
+
+    @property
+    def nbytes(self) -> int:
+        return sum(table.nbytes for table in self.rows)
 
     def update(self, groups: Numbers, size: int, columns: Sequence[pa.Array]) -> None:
         # 76 digits hold any sum that a job could ever add up, so that none wraps around.

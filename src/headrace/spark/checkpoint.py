@@ -1,0 +1,261 @@
+"""A job's checkpoint: whose it is, what it fits, and who may use it now.
+
+Beside what Spark keeps there (``offsets``, ``commits``, ``state``) a checkpoint has a folder
+``headrace``. ``job.json`` in it says which pipeline it is of; one that has changed in a way the
+state cannot follow is refused. ``docs/checkpoints.md`` says what may change.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psutil
+import pyarrow as pa
+
+from headrace.errors import EngineError, PlanError
+from headrace.io.files import LOCAL, filesystem, load_json, replace_file
+from headrace.jobs import Output
+from headrace.plan.fingerprint import fingerprint
+from headrace.plan.nodes import GroupBy, JoinWithin
+from headrace.spark.control import Control
+from headrace.spark.flow import Flow, OperatorFlow, SourceFlow
+from headrace.types import type_name
+from headrace.windows import Session
+
+FORMAT = 2
+"""The version of what we keep in a checkpoint; another is refused."""
+STATE = {"windows": 1, "sessions": 1, "join": 1}
+"""The version of each operator's state: a new one where an old state can no longer be read."""
+
+
+def known_job(own: Control, flow: Flow, folder: str, session: Any) -> dict[str, Any]:
+    """The job's name, its number of shards and its shape, as they were or as they will be."""
+    shape = shape_of(flow)
+    saved = own.load("job.json")
+    if saved is None:
+        system, root = filesystem(folder)
+        if system.get_file_info(f"{root}/offsets").type.name == "Directory":
+            raise PlanError(f"{folder!r} is the checkpoint of another program; give another folder")
+        shards = max(1, int(session.sparkContext.defaultParallelism))
+        return {"format": FORMAT, "job": uuid.uuid4().hex, "shards": shards, "shape": shape}
+    if saved.get("format", 1) != FORMAT:
+        raise PlanError(
+            f"the checkpoint {folder!r} has format {saved.get('format', 1)}, and this version of "
+            f"headrace reads format {FORMAT}; finish it with the version that began it, or give "
+            "another checkpoint to begin anew"
+        )
+    changed = difference(saved["shape"], shape)
+    if changed:
+        raise PlanError(
+            f"the checkpoint {folder!r} is of another pipeline: {changed}; go back to what it was, "
+            "or give another checkpoint to begin anew"
+        )
+    _refuse_incomplete(own, flow, folder)
+    _refuse_more_after_the_end(own, flow, folder)
+    return saved
+
+
+def _refuse_incomplete(own: Control, flow: Flow, folder: str) -> None:
+    """Refuse a checkpoint of which a part was removed: Spark would begin that part anew."""
+    batch = own.read().get("batch")
+    if batch is None:
+        return
+    system, root = filesystem(folder)
+    wanted = [f"offsets/{batch}"]
+    if batch > 0:
+        wanted.append(f"commits/{batch - 1}")
+    if flow.operators:
+        wanted.append("state")
+    for name in wanted:
+        if system.get_file_info(f"{root}/{name}").type.name == "NotFound":
+            raise PlanError(
+                f"the checkpoint {folder!r} is at batch {batch}, but {name!r} is gone from it; put "
+                "it back, or give another checkpoint to begin anew"
+            )
+
+
+def _refuse_more_after_the_end(own: Control, flow: Flow, folder: str) -> None:
+    if not own.read().get("finished"):
+        return
+    for source in flow.sources:
+        offsets = source.offsets
+        more = None if offsets is None else offsets.more_after_end(source_folder(own, source))
+        if more:
+            raise PlanError(
+                f"the input of the checkpoint {folder!r} has ended, and {more}, which would never "
+                "be read; give another checkpoint to read all of it"
+            )
+
+
+def source_folder(own: Control, source: SourceFlow) -> str:
+    """Where a source keeps what it must not forget."""
+    return f"{own.folder}/source-{source.number}"
+
+
+# What a checkpoint depends on
+
+
+def shape_of(flow: Flow) -> dict[str, list[str]]:
+    """What a checkpoint depends on: sources, steps with state, outputs. Others may change."""
+    return {
+        "source": [_source_shape(s) for s in flow.sources],
+        "step": [_operator_shape(o) for o in flow.operators],
+        "function": [_functions_shape(o) for o in flow.operators],
+        "output": [_output_shape(o) for o in flow.outputs],
+    }
+
+
+def _source_shape(source: SourceFlow) -> str:
+    offsets = source.offsets
+    kind = "a Spark DataFrame" if offsets is None else offsets.identity()
+    event = source.event
+    return kind if event is None else f"{kind}, event time {event.column}"
+
+
+def _operator_shape(operator: OperatorFlow) -> str:
+    node = operator.node
+    kept: list[pa.Field] = []
+    version = ""
+    if isinstance(node, GroupBy):
+        from headrace.kernels.aggregate import compile_aggregation
+
+        kept = list(compile_aggregation(node, node.input.schema).partial_schema)
+        kind = "sessions" if isinstance(node.window, Session) else "windows"
+        version = f", state version {STATE[kind]}"
+    elif isinstance(node, JoinWithin):
+        kept = [*node.left.schema, *node.right.schema]
+        version = f", state version {STATE['join']}"
+    columns = f", keeping {_columns(kept)}" if kept else ""
+    return f"{node.name} {node.detail}{columns}{version}"
+
+
+def _columns(fields: Sequence[pa.Field]) -> str:
+    return ", ".join(f"{f.name} {type_name(f.type)}" for f in fields)
+
+
+def _functions_shape(operator: OperatorFlow) -> str:
+    """The functions whose results an operator keeps."""
+    node = operator.node
+    if not isinstance(node, GroupBy):
+        return ""
+    users = [(name, a.user) for name, a in node.aggregates if a.user is not None]
+    return ", ".join(f"{name} of {user.name} {fingerprint(*user.written)}" for name, user in users)
+
+
+def _output_shape(output: Output) -> str:
+    to = output.to
+    if hasattr(to, "identity"):
+        return str(to.identity(output.node.schema))
+    return "kept in memory" if to is None else type(to).__name__
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """What changed between two shapes, in a few words; nothing if they are the same."""
+    for kind in ("source", "step", "output"):
+        before, after = old.get(kind, []), new.get(kind, [])
+        for i, (a, b) in enumerate(zip(before, after, strict=False)):
+            if a != b:
+                return f"{kind} {i + 1} was '{a}' and is '{b}'"
+        if len(before) != len(after):
+            more = after[len(before) :] or before[len(after) :]
+            verb = "is new" if len(after) > len(before) else "is gone"
+            return f"{kind} {min(len(before), len(after)) + 1}, '{more[0]}', {verb}"
+    for step, a, b in zip(new["step"], old.get("function", []), new["function"], strict=False):
+        if a != b:
+            return f"the function of '{step}' is another ({a}, now {b}), and results of it are kept"
+    return ""
+
+
+# Who uses it
+
+
+class Lease:
+    """The right of one driver to a checkpoint, for as long as it runs and says so.
+
+    A file names the driver's host and process. One that is left by a dead process of this machine
+    is taken over at once; one of another machine when it has not been renewed for a minute.
+    """
+
+    RENEWED = 10.0
+    EXPIRED = 60.0
+
+    def __init__(self, own: Control) -> None:
+        self.system, self.path = own.system, f"{own.root}/driver.json"
+        self.folder = own.folder.removesuffix("/headrace")
+        self.token = uuid.uuid4().hex
+        self.lock = threading.Lock()
+        self.renewed = 0.0
+
+    def take(self) -> None:
+        """Take it, or refuse with who has it."""
+        held = self._held()
+        if held is not None and _is_alive(held):
+            raise EngineError(
+                f"the checkpoint {self.folder!r} is in use by process {held['process']} on "
+                f"{held['host']}; stop that job first (two drivers would write results twice), or "
+                "give another checkpoint"
+            )
+        if self.system is LOCAL and held is None:
+            try:
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
+            except FileExistsError:
+                raise EngineError(
+                    f"the checkpoint {self.folder!r} is being taken by another job; stop one"
+                ) from None
+        self._write()
+        if (self._held() or {}).get("token") != self.token:
+            raise EngineError(f"the checkpoint {self.folder!r} was taken by another job; stop one")
+
+    def _held(self) -> dict[str, Any] | None:
+        try:
+            found = load_json(self.system, self.path, "it says which job uses the checkpoint")
+        except EngineError:  # cut by a kill as it was written
+            return None if self.system is not LOCAL else {"host": socket.gethostname()}
+        return found if isinstance(found, dict) else None
+
+    def _write(self) -> None:
+        me = psutil.Process()
+        said = {
+            "host": socket.gethostname(), "process": me.pid, "started": me.create_time(),
+            "token": self.token, "renewed": time.time(),
+        }  # fmt: skip
+        replace_file(self.system, self.path, json.dumps(said).encode())
+        self.renewed = time.monotonic()
+
+    def renew(self) -> None:
+        """Called now and then while the job runs."""
+        with self.lock:
+            if time.monotonic() - self.renewed < self.RENEWED:
+                return
+            held = self._held()
+            if held is not None and held.get("token") != self.token:
+                raise EngineError(
+                    f"the checkpoint {self.folder!r} was taken over by process "
+                    f"{held.get('process')} on {held.get('host')}; this job stops, so that nothing "
+                    "is written twice"
+                )
+            self._write()
+
+    def release(self) -> None:
+        """The job has ended."""
+        held = self._held()
+        if held is not None and held.get("token") == self.token:
+            self.system.delete_file(self.path)
+
+
+def _is_alive(held: Mapping[str, Any]) -> bool:
+    """Whether the driver that a lease names may still run."""
+    if held.get("host") == socket.gethostname():
+        try:
+            process = psutil.Process(int(held.get("process", -1)))
+            return abs(process.create_time() - float(held["started"])) < 1.0
+        except (psutil.Error, ValueError, KeyError):
+            return False
+    return time.time() - float(held.get("renewed", 0.0)) < Lease.EXPIRED

@@ -1,0 +1,77 @@
+"""Results of one key reach a sink in the order of their windows, on both engines."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+from headrace import testing
+from tests.conftest import tuples
+
+KEYS, WINDOWS = 4, 40
+
+
+def readings() -> hr.Stream:
+    """A few keys over many windows, out of order within half a minute."""
+    spread = random.Random(3)
+    order = sorted(range(10 * WINDOWS), key=lambda i: i + spread.uniform(0, 30))
+    rows = [{"u": f"u{i % KEYS}", "at": testing.seconds(i)} for i in order]
+    script = [testing.records(*rows[i : i + 50]) for i in range(0, len(rows), 50)]
+    stream = testing.script(script, bounded=False, ends=True, at_once=3)
+    return stream.event_time("at", delay="40s")
+
+
+WINDOWINGS = {
+    "tumbling": lambda s: s.key_by("u").window(hr.tumbling("10s")).agg(n=hr.count()),
+    "sliding": lambda s: s.key_by("u").window(hr.sliding("20s", every="10s")).agg(n=hr.count()),
+    "ordered": lambda s: s.key_by("u").window(hr.tumbling("10s")).agg(first=hr.first("at")),
+    "sessions": lambda s: s.key_by("u").window(hr.session("2s")).agg(n=hr.count()),
+    "then_steps": lambda s: WINDOWINGS["tumbling"](s).with_columns(m="n * 2").filter("m > 0"),
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWINGS)
+def test_windows_of_a_key_come_in_order(engine: Any, kind: str) -> None:
+    seen: dict[str, list[Any]] = {}
+
+    def see(table: pa.Table, epoch: int) -> None:
+        for row in table.to_pylist():
+            seen.setdefault(row["u"], []).append(row["window_start"])
+
+    outlet = WINDOWINGS[kind](readings()).for_each_batch(see)
+    assert outlet is not None
+    assert outlet.start(on=engine).wait(60)
+    assert len(seen) == KEYS
+    for starts in seen.values():
+        assert len(starts) >= WINDOWS
+        assert starts == sorted(starts)
+
+
+def test_an_upsert_keeps_the_newest_window(engine: Any, redis_url: str) -> None:
+    import redis
+
+    counts = readings().key_by("u").window(hr.tumbling("10s")).agg(n=hr.count())
+    name = f"newest-{engine.name}"
+    outlet = counts.write_redis(name, url=redis_url, key="u")
+    assert outlet is not None
+    assert outlet.start(on=engine).wait(60)
+    link = redis.Redis.from_url(redis_url)
+    newest = {link.hget(f"{name}:u{i}", "window_start").decode() for i in range(KEYS)}
+    assert newest == {str(testing.seconds(10 * (WINDOWS - 1)))}
+
+
+def test_many_evaluators_keep_the_order() -> None:
+    starts: list[Any] = []
+
+    def see(batch: pa.RecordBatch) -> None:
+        starts.extend(r[1] for r in tuples(pa.table(batch)) if r[0] == "u1")
+
+    counts = readings().key_by("u").window(hr.tumbling("10s")).agg(n=hr.count())
+    job = counts.select("u", "window_start").start(on=hr.Box(workers=8, bundle=3, debug=True), to=see)
+    assert job.wait(60)
+    assert len(starts) == WINDOWS
+    assert starts == sorted(starts)
