@@ -184,7 +184,14 @@ def __getattr__(name: str) -> Any:
     elif name == "types":
         found = importlib.import_module("headrace.types")
     else:
-        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+        from headrace.errors import nearest
+        from headrace.hints import MODULE
+
+        if name in MODULE:
+            raise AttributeError(f"headrace has no '{name}': use {MODULE[name]}")
+        close = "" if name.startswith("_") else nearest(name, __all__)
+        hint = close if close.startswith("; did you mean") else ""
+        raise AttributeError(f"headrace has no '{name}'{hint}")
     globals()[name] = found
     return found
 

@@ -30,6 +30,22 @@ class EngineError(HeadraceError):
     """An engine that could not start or could not finish the job."""
 
 
+def refuse_misspelt(names: Iterable[str], present: Iterable[str], where: str) -> None:
+    """Refuse a field that no record has while one of nearly its name is there and not asked for.
+
+    The column would be null throughout, in silence; a field that is just rare is let pass.
+    """
+    asked = list(names)
+    there = list(present)
+    spare = [n for n in there if n not in asked]
+    for name in asked:
+        close = [] if name in there else difflib.get_close_matches(name, spare, n=1)
+        if close:
+            raise PlanError(
+                f"{where}: no record has the field '{name}' of schema=; did you mean '{close[0]}'?"
+            )
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """A hint at what was meant: ``; did you mean 'fare'?``, or the names there are."""
     known = list(names)

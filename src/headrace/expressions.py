@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import math
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,6 +20,7 @@ from sqlglot.dialects.spark import Spark as _Spark
 from sqlglot.errors import SqlglotError
 
 from headrace.errors import PlanError
+from headrace.hints import EXPRESSION, Hinted
 
 
 class Dialect(_Spark):
@@ -53,11 +55,38 @@ def parse(text: str) -> exp.Expr:
     try:
         tree = sqlglot.parse_one(text, dialect=Dialect)
     except SqlglotError as error:
-        reason = str(error).splitlines()[0].split(". Line")[0]
-        raise PlanError(f"cannot read the expression {text!r}: {reason}") from None
+        raise PlanError(f"cannot read the expression {text!r}: {_fault(text, error)}") from None
     if isinstance(tree, (exp.Query, exp.DDL, exp.Command)):
         raise PlanError(f"{text!r} is a statement; an expression was expected, such as 'x + 1'")
     return tree
+
+
+_RESERVED = {
+    "from", "select", "where", "join", "on", "union", "having", "using", "cross", "inner", "left",
+    "right", "full", "natural", "lateral", "in", "like", "between", "and", "or", "not", "is",
+    "case", "when", "then", "else", "as", "distinct", "with",
+}  # fmt: skip
+
+
+def _fault(text: str, error: SqlglotError) -> str:
+    """What is wrong with an expression, without the parser's own words."""
+    found = (getattr(error, "errors", None) or [{}])[0]
+    before, near = found.get("start_context", ""), found.get("highlight", "")
+    after = found.get("end_context", "")
+    said = str(found.get("description", ""))
+    word = (re.match(r"\s*(\w+)", text) or [""])[0].strip()
+    if not found:
+        return "a quote is not closed"
+    if word.lower() in _RESERVED - {"not", "case"}:
+        return (
+            f"'{word}' is a word of SQL; if it is the name of a column, write it as `{word}` in "
+            f"backticks, or col('{word}')"
+        )
+    if said.startswith("Required keyword") and not after.strip():
+        return f"it ends after '{near}', where more must follow"
+    if said == "Expecting )":
+        return f"a ')' is missing after '{(before + near).strip()}'"
+    return f"'{near}' cannot stand after '{before.strip()}'" if before.strip() else f"at '{near}'"
 
 
 def to_sql(tree: exp.Expr) -> str:
@@ -145,7 +174,7 @@ def to_column(what: Any) -> Expr:
     return col(what) if isinstance(what, str) and what.isidentifier() else to_expr(what)
 
 
-class Expr:
+class Expr(Hinted):
     """A value computed for each record; build one from ``col`` and ``lit``.
 
     >>> (col("fare") * 2 > 10) & col("zone").starts_with("A")
@@ -153,6 +182,7 @@ class Expr:
     """
 
     __slots__ = ("tree",)
+    _hints = EXPRESSION
 
     def __init__(self, tree: exp.Expr) -> None:
         self.tree = tree
@@ -163,7 +193,10 @@ class Expr:
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
-        raise PlanError("an expression has no truth value here; use & | ~ instead of and, or, not")
+        raise PlanError(
+            "an expression has no truth value here; use & | ~ instead of and, or, not, and "
+            "is_in([…]) instead of in"
+        )
 
     def __iter__(self) -> Any:
         raise PlanError("an expression cannot be iterated; flat_map makes a record of each element")

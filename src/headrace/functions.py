@@ -76,6 +76,12 @@ def returned_type(function: Callable[..., Any], sample: Sample, where: str) -> p
     said = annotated(function)
     if said is not None:
         return to_type(said)
+    batch = sample()
+    if batch is None or not batch.num_rows:
+        raise PlanError(
+            f"{where}: the type it returns is not known, and there are no records here to try it "
+            "on; annotate what it returns: def f(row) -> int"
+        )
     found = returned_schema(function, None, sample, where, many=False)
     return found.field(0).type if found.names == [VALUE] else pa.struct(list(found))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from html import escape
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -13,6 +14,7 @@ from headrace.building import named_aggregates
 from headrace.errors import PlanError
 from headrace.expressions import Expr, col
 from headrace.functions import folding, reduction
+from headrace.hints import KEYED, WINDOWED, Hinted
 from headrace.kernels.rows import VALUE
 from headrace.plan.nodes import Explode, KeyBy, Named, is_same
 from headrace.plan.prune import columns_of
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Gathered:
+class Gathered(Hinted):
     """Records by key, by window, or by both: what can be computed of each."""
 
     stream: Stream
@@ -94,6 +96,8 @@ class Gathered:
 class KeyedStream(Gathered):
     """Records by key, from ``key_by`` or ``group_by``."""
 
+    _hints: ClassVar[dict[str, str]] = KEYED
+
     def __repr__(self) -> str:
         return f"KeyedStream(by {', '.join(n for n, _ in self.keys)}; {self.stream!r})"
 
@@ -153,9 +157,15 @@ class WindowedStream(Gathered):
     watermark has passed the window's end.
     """
 
+    _hints: ClassVar[dict[str, str]] = WINDOWED
+
     def __repr__(self) -> str:
         keys = f"by {', '.join(n for n, _ in self.keys)}; " if self.keys else ""
         return f"WindowedStream({keys}{self.kind!r}; {self.stream!r})"
+
+    def _repr_html_(self) -> str:
+        keys = f"by {', '.join(n for n, _ in self.keys)}, " if self.keys else ""
+        return f"<b>{escape(keys)}in {escape(repr(self.kind))}</b>{self.stream._repr_html_()}"
 
     def distinct(self, *columns: str) -> Stream:
         """The different keys of each window, or the different values of some columns."""

@@ -9,7 +9,9 @@ import pyarrow as pa
 
 from headrace.errors import PlanError
 from headrace.functions import annotated, as_schema, element_type
+from headrace.hints import keywords
 from headrace.io.csv import CsvSource
+from headrace.io.files import MAX_LINE
 from headrace.io.folder import FolderSource
 from headrace.io.json import JsonSource
 from headrace.io.kafka import KafkaSource
@@ -45,22 +47,27 @@ def read(format: str, *args: Any, **options: Any) -> Stream:
         raise PlanError(f"read('{format}'): {error}") from None
 
 
+@keywords
 def read_text(
     path: Any,
     *,
     encoding: str = "utf-8",
+    on_error: str = "raise",
+    max_line: Any = MAX_LINE,
     follow: bool = False,
     limit: int | None = None,
     until: str | None = None,
 ) -> Stream:
     """Lines of text, in the column ``line``. Paths may be globs, folders or lists; ``.gz`` and
-    ``.zst`` are decompressed. Large files are read in parallel.
+    ``.zst`` are decompressed. Large files are read in parallel. A line longer than ``max_line``
+    is a bad record, and ``on_error`` says what to do with one, as in ``read_csv``.
 
     With ``follow=True`` it is a stream that does not end: the files of a folder or glob as they
     appear, at most ``limit`` files in one batch. A file must appear whole, so move it in. It ends
     when a file named ``until`` (such as ``_DONE``) is there and all others have been read.
     """
-    return _files("text", path, {"encoding": encoding}, None, follow, limit, until)
+    options = {"encoding": encoding, "on_error": on_error, "max_line": max_line}
+    return _files("text", path, options, None, follow, limit, until)
 
 
 def _files(
@@ -91,6 +98,7 @@ _SOURCES: dict[str, Any] = {
 }
 
 
+@keywords
 def read_csv(
     path: Any,
     *,
@@ -101,6 +109,7 @@ def read_csv(
     null: str | Sequence[str] = (),
     multiline: bool = False,
     on_error: str = "raise",
+    max_line: Any = MAX_LINE,
     follow: bool = False,
     limit: int | None = None,
     until: str | None = None,
@@ -109,8 +118,9 @@ def read_csv(
 
     An empty field is null, or ``''`` in a string column; ``null`` names further words for null.
     A line end within quotes needs ``multiline=True``, which reads each file in one piece.
-    ``on_error`` says what to do with a record that does not fit: raise, skip, or keep it in
-    ``.errors``. ``follow``, ``limit`` and ``until`` are as in ``read_text``.
+    ``on_error`` says what to do with a record that does not fit, or is longer than ``max_line``:
+    raise, skip, or keep it in ``.errors``. ``follow``, ``limit`` and ``until`` are as in
+    ``read_text``.
     """
     options = {
         "schema": schema,
@@ -120,25 +130,29 @@ def read_csv(
         "null": null,
         "multiline": multiline,
         "on_error": on_error,
+        "max_line": max_line,
     }
     return _files("csv", path, options, schema, follow, limit, until)
 
 
+@keywords
 def read_json(
     path: Any,
     *,
     schema: Any = None,
     on_error: str = "raise",
+    max_line: Any = MAX_LINE,
     follow: bool = False,
     limit: int | None = None,
     until: str | None = None,
 ) -> Stream:
-    """JSON lines: one object a line. ``schema`` and ``on_error`` are as in ``read_csv``,
-    ``follow``, ``limit`` and ``until`` as in ``read_text``."""
-    options = {"schema": schema, "on_error": on_error}
+    """JSON lines: one object a line; anything else is a bad record. ``schema``, ``on_error`` and
+    ``max_line`` are as in ``read_csv``, ``follow``, ``limit`` and ``until`` as in ``read_text``."""
+    options = {"schema": schema, "on_error": on_error, "max_line": max_line}
     return _files("json", path, options, schema, follow, limit, until)
 
 
+@keywords
 def read_parquet(
     path: Any,
     *,
@@ -157,6 +171,7 @@ def read_parquet(
     return _files("parquet", path, {}, schema, follow, limit, until)
 
 
+@keywords
 def rate(
     per_second: int, *, splits: int = 1, upto: int | None = None, limit: int | None = None
 ) -> Stream:
@@ -167,6 +182,7 @@ def rate(
     return from_source(RateSource.open(per_second, splits=splits, upto=upto, limit=limit))
 
 
+@keywords
 def read_kafka(
     topic: str,
     *,
@@ -192,6 +208,7 @@ def read_kafka(
     )  # fmt: skip
 
 
+@keywords
 def read_redis(
     keys: str | Sequence[str],
     *,
@@ -203,6 +220,7 @@ def read_redis(
     return from_source(RedisSource.open(keys, schema=schema, url=url, limit=limit))
 
 
+@keywords
 def read_socket(host: str, port: int, *, limit: int | None = None) -> Stream:
     """Lines of text from a TCP server, in the column ``line``; at most ``limit`` in one batch."""
     return from_source(SocketSource.open(host, port, limit=limit))
@@ -223,6 +241,7 @@ def from_polars(frame: Any) -> Stream:
     return from_source(TableSource.of(frame.collect() if hasattr(frame, "collect") else frame))
 
 
+@keywords
 def from_items(items: Iterable[Any], *, schema: Any = None) -> Stream:
     """A list or any iterable of dicts, dataclasses, named tuples or plain values.
 
@@ -232,6 +251,7 @@ def from_items(items: Iterable[Any], *, schema: Any = None) -> Stream:
     return from_source(TableSource.of(table_of(items, known, "from_items")))
 
 
+@keywords
 def generate(
     function: Callable[[int, int], Iterable[Any]], splits: int, *, schema: Any = None
 ) -> Stream:

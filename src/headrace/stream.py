@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import builtins
 import pickle
+import zoneinfo
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce as fold_left
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from sqlglot import exp
@@ -31,6 +32,7 @@ from headrace.functions import (
     returned_type,
     with_values,
 )
+from headrace.hints import STREAM, Hinted
 from headrace.io.sink import Sink
 from headrace.io.source import ErrorKeeping
 from headrace.jobs import Job, Output
@@ -68,7 +70,16 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.prune import columns_of
-from headrace.plan.time import END, START, clock_needed, clock_of, is_bounded, nodes_of
+from headrace.plan.time import (
+    END,
+    START,
+    clock_needed,
+    clock_of,
+    ends,
+    is_bounded,
+    nodes_of,
+    zone_of,
+)
 from headrace.types import normal_batch, to_schema, type_name, unique_names
 from headrace.windows import AnyWindow, duration
 from headrace.writing import Written
@@ -84,7 +95,7 @@ DEFAULT_AHEAD = 86400 * 10**6
 
 
 @dataclass(frozen=True, eq=False)
-class Stream(Written):
+class Stream(Written, Hinted):
     """Records with named columns, computed when a sink asks for them.
 
     >>> import headrace as hr
@@ -92,6 +103,8 @@ class Stream(Written):
     ... # doctest: +SKIP
     [20, 40]
     """
+
+    _hints: ClassVar[dict[str, str]] = STREAM
 
     # What it is
 
@@ -168,6 +181,11 @@ class Stream(Written):
         """
         with self._building("map") as at:
             if callable(function) and not isinstance(function, Expr):
+                if named:
+                    raise PlanError(
+                        f"map takes a function or named expressions, not both; '{next(iter(named))}"
+                        "=' is not an option of it"
+                    )
                 after = returned_schema(function, schema, self._sample, at.label, many=False)
                 return Stream(MapRows(after, at.step, self.node, function, "map"))
             stream, items = self._columns((), named)
@@ -380,6 +398,24 @@ class Stream(Written):
                 )
             )  # fmt: skip
 
+    def time_zone(self, zone: str) -> Stream:
+        """Say in which time zone the pipeline reads the clock: ``time_zone("Europe/Berlin")``.
+
+        It is what ``hour``, ``date_trunc`` and casts between times and text go by, on any engine
+        and whatever a Spark session is set to; UTC unless told. Call it right after the source.
+        """
+        with self._building("time_zone"):
+            if not isinstance(self.node, (Read, External)):
+                raise PlanError("call time_zone right after the source, for it is the pipeline's")
+            try:
+                zoneinfo.ZoneInfo(zone)
+            except (zoneinfo.ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+                names = zoneinfo.available_timezones()
+                raise PlanError(
+                    f"there is no time zone {zone!r}{nearest(str(zone), sorted(names))}"
+                ) from None
+            return Stream(replace(self.node, zone=zone))
+
     def window(self, window: AnyWindow) -> WindowedStream:
         """All records by window of event time: ``window(hr.tumbling("1s")).agg(n=hr.count())``."""
         return self._windowed(window, (), tuple(self.columns))
@@ -430,6 +466,7 @@ class Stream(Written):
             if not others:
                 return self
             step = max(at.step, *(o.node.step + 1 for o in others))
+            zone_of(self.node, *(o.node for o in others))
             return Stream(Union(self.schema, step, (self.node, *(o.node for o in others))))
 
     def join(
@@ -522,6 +559,7 @@ class Stream(Written):
         right = column_names(on if on is not None else right_on, "right_on=")
         if not left or len(left) != len(right):
             raise PlanError("both sides need the same number of keys, at least one")
+        zone_of(self.node, other.node)
         self._known(*left)
         other._known(*right)
         for a, b in zip(left, right, strict=True):
@@ -592,6 +630,7 @@ class Stream(Written):
         """Print the first records as a table."""
         from headrace.display import print_table
 
+        ends(self.node, "show", "write_console().start()")
         table = self.limit(rows + 1).collect(on)
         print_table(table.slice(0, rows), more=table.num_rows > rows)
 
@@ -813,7 +852,7 @@ class Stream(Written):
             node = node.input
         if not isinstance(node, Read) or not getattr(node.source, "bounded", True):
             return None
-        chain = compile_chain(steps[::-1], node.schema)
+        chain = compile_chain(steps[::-1], node.schema, zone=zone_of(node))
         for split in node.source.splits(1)[:4]:
             for tried, batch in enumerate(split.read(node.schema.names)):
                 if not isinstance(batch, pa.RecordBatch):

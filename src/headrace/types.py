@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
+import sys
 import types as pytypes
 import typing
 from collections.abc import Hashable, Mapping, Sequence
@@ -246,8 +247,12 @@ def normal_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def normal_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema`` out of ``batch``, in its types and its order."""
-    if batch.schema.equals(schema):
+    """The columns of ``schema`` out of ``batch``, in its types and its order.
+
+    All input comes through here. Text begins at the beginning of its buffer afterwards, unless it
+    is a slice: some of Arrow's kernels read from there whatever the offsets say.
+    """
+    if batch.schema.equals(schema) and all(map(_is_based, batch.columns)):
         return batch
     columns = []
     for field in schema:
@@ -257,8 +262,24 @@ def normal_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             column = pa.DictionaryArray.from_arrays(column.indices, words).dictionary_decode()
         if not column.type.equals(field.type):
             column = column.cast(field.type, safe=not _loses_nanoseconds(column.type))
-        columns.append(column)
+        columns.append(column if _is_based(column) else pa.concat_arrays([column, column[:0]]))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _is_based(array: pa.Array) -> bool:
+    """Whether text begins where its buffer does, or the array says by its own offset that not."""
+    kind = array.type
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        if array.offset or not len(array):
+            return True
+        return int.from_bytes(memoryview(array.buffers()[1])[:4], sys.byteorder) == 0
+    if not pa.types.is_nested(kind):
+        return True
+    if pa.types.is_struct(kind):
+        return all(_is_based(array.field(i)) for i in range(kind.num_fields))
+    if pa.types.is_map(kind):
+        return _is_based(array.keys) and _is_based(array.items)
+    return not pa.types.is_list(kind) or _is_based(array.values)
 
 
 def _loses_nanoseconds(kind: pa.DataType) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import PlanError, nearest
+from headrace.hints import keywords
 
 FOREVER = 2**63 - 1
 """The watermark at infinity: nothing will ever come."""
@@ -131,6 +132,7 @@ class Session:
 AnyWindow = Window | Session
 
 
+@keywords
 def tumbling(size: Any, *, offset: Any = "0s") -> Window:
     """Windows of one size, end to end: ``tumbling("1 minute")``.
 
@@ -140,6 +142,7 @@ def tumbling(size: Any, *, offset: Any = "0s") -> Window:
     return Window(span, span, _micros(offset, "tumbling: offset") % span)
 
 
+@keywords
 def sliding(size: Any, every: Any, *, offset: Any = "0s") -> Window:
     """Windows of one size that begin every so often: ``sliding("30s", every="1s")``."""
     span, step = duration(size, "sliding: size", 1), duration(every, "sliding: every", 1)
@@ -156,6 +159,7 @@ def sliding(size: Any, every: Any, *, offset: Any = "0s") -> Window:
     return Window(span, step, _micros(offset, "sliding: offset") % step)
 
 
+@keywords
 def session(gap: Any) -> Session:
     """Windows that end when a key has been silent for ``gap``: ``session("30 minutes")``."""
     return Session(duration(gap, "session: gap", 1))

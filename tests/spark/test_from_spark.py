@@ -90,14 +90,16 @@ def test_a_session_is_an_engine_and_is_left_running(session):
     assert session.range(1).count() == 1
 
 
-def test_the_sessions_time_zone_is_the_wall_clocks(session):
+def test_the_sessions_time_zone_changes_nothing(session):
     at = datetime.datetime(2020, 7, 1, 3, tzinfo=datetime.UTC)
     stream = hr.from_items([{"t": at}])
     frame = session.createDataFrame([(at,)], "t timestamp")
     session.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         for source in (stream, hr.from_spark(frame)):
-            assert source.map("hour(t)").to_list(on=session) == [23]
+            assert source.map("hour(t)").to_list(on=session) == [3]
+            wall = source.time_zone("America/New_York")
+            assert wall.map("hour(t)").to_list(on=session) == [23]
     finally:
         session.conf.set("spark.sql.session.timeZone", "UTC")
 

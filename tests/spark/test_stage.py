@@ -171,7 +171,7 @@ def test_settings_come_back_when_the_last_thread_is_done(session):
 
     session.conf.set("spark.sql.ansi.enabled", "false")
     try:
-        outer, inner = our_meaning(session), our_meaning(session)
+        outer, inner = our_meaning(session, "UTC"), our_meaning(session, "UTC")
         outer.__enter__()
         inner.__enter__()
         outer.__exit__(None, None, None)

@@ -71,7 +71,9 @@ def test_many_evaluators_keep_the_order() -> None:
         starts.extend(r[1] for r in tuples(pa.table(batch)) if r[0] == "u1")
 
     counts = readings().key_by("u").window(hr.tumbling("10s")).agg(n=hr.count())
-    job = counts.select("u", "window_start").start(on=hr.Box(workers=8, bundle=3, debug=True), to=see)
+    job = counts.select("u", "window_start").start(
+        on=hr.Box(workers=8, bundle=3, debug=True), to=see
+    )
     assert job.wait(60)
     assert len(starts) == WINDOWS
     assert starts == sorted(starts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -33,9 +32,8 @@ from headrace.plan.nodes import (
 )
 from headrace.plan.stages import Stage
 from headrace.plan.time import ends, refuse_endless
+from headrace.sizes import byte_size
 from headrace.windows import duration
-
-_BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 class Box:
@@ -191,12 +189,7 @@ def _cores() -> list[int]:
 def _memory(what: int | str | None) -> int:
     if what is None:
         return int(min(2 << 30, psutil.virtual_memory().total // 4))
-    if isinstance(what, int) and not isinstance(what, bool) and what > 0:
-        return what
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(what).lower())
-    if found is None or isinstance(what, float) or not float(found.group(1)):
-        raise PlanError(f"Box: memory={what!r} is not a number of bytes; write '512MB'")
-    return int(float(found.group(1)) * _BYTES[found.group(2)])
+    return byte_size(what, "Box: memory")
 
 
 __all__ = ["SCHEDULERS", "Box"]

@@ -102,6 +102,7 @@ class Ingress:
         pace: Pace,
         clock: Clock,
         flush: float,
+        zone: str = "UTC",
     ) -> None:
         steps: list[Narrow] = []
         step: Any = node
@@ -112,7 +113,7 @@ class Ingress:
         self.event = node if isinstance(node, EventTime) else None
         self.source = step.source
         self.bounded = bool(getattr(self.source, "bounded", True))
-        self.chain: Chain = compile_chain(steps[::-1], step.schema, columns)
+        self.chain: Chain = compile_chain(steps[::-1], step.schema, columns, zone)
         self.wanted = pa.schema([step.schema.field(c) for c in self.chain.columns])
         self.schema = self.chain.schema
         self.cascade, self.pace, self.clock, self.flush = cascade, pace, clock, flush
@@ -138,7 +139,9 @@ class Ingress:
         self.notes: list[str] = []
         self.ended = False
         self.stopping = False
-        self.punctuation = None if self.event is None else punctuation_of(self.event, self.schema)
+        self.punctuation = None
+        if self.event is not None:
+            self.punctuation = punctuation_of(self.event, self.schema, zone)
 
     # Beginning and end
 

@@ -21,6 +21,7 @@ from headrace.box.scheduler import scheduler_of
 from headrace.box.sinks import sink_of
 from headrace.errors import EngineError, HeadraceError
 from headrace.jobs import Output, Progress, SourceProgress, StageProgress
+from headrace.plan.time import zone_of
 from headrace.windows import BEGINNING, FOREVER
 
 log = logging.getLogger("headrace")
@@ -53,7 +54,7 @@ class Run:
         self.clock: Clock = clock or RealClock()
         self.workers, self.cores, self.memory = workers, cores, memory
         self.scheduler = scheduler_of(scheduler)
-        network = Network(workers)
+        network = Network(workers, zone_of(*(output.node for output in outputs)))
         self.sinks = []
         network.count([output.node for output in outputs])
         for i, output in enumerate(outputs):

@@ -72,8 +72,8 @@ Port = Vertex | Feed
 class Network:
     """Vertices in topological order, and the ingresses that feed them."""
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, workers: int, zone: str = "UTC") -> None:
+        self.workers, self.zone = workers, zone
         self.vertices: list[Vertex] = []
         self.feeds: dict[int, Feed] = {}
         self.ports: dict[int, Port] = {}
@@ -156,18 +156,18 @@ class Network:
         before = _schema(port)
         if isinstance(node, GroupBy):
             return self._group(node, port, steps)
-        chain = compile_chain(steps, before, None)
+        chain = compile_chain(steps, before, None, self.zone)
         most = 1 << 30
         transform: Any
         if isinstance(node, Custom):
             transform = CustomStep(_custom(node), chain, node.schema, node.label)
             self.fine = True
         elif isinstance(node, Sort):
-            transform = SortAll(chain, node)
+            transform = SortAll(chain, node, self.zone)
         elif isinstance(node, Limit):
             transform = FirstRecords(chain, node.count)
         elif isinstance(node, TopK):
-            transform = TopRecords(chain, node)
+            transform = TopRecords(chain, node, self.zone)
         elif isinstance(node, KeyBy):
             transform = BringTogether(chain, node.keys, 2 * self.workers)
         else:
@@ -180,7 +180,7 @@ class Network:
         return self._register(vertex, node)
 
     def _stateless(self, port: Port, steps: Sequence[Narrow], node: Node) -> Vertex:
-        chain = compile_chain(steps, _schema(port), None)
+        chain = compile_chain(steps, _schema(port), None, self.zone)
         name = steps[-1].label if steps else node.label
         vertex = Vertex(name, Stateless(chain))
         self._connect(port, vertex, chain.columns)
@@ -190,12 +190,12 @@ class Network:
         before = _schema(port)
         if isinstance(node.window, Session):
             self.fine = True
-            plan = compile_partial(steps, before, node)
+            plan = compile_partial(steps, before, node, self.zone)
             transform: Any = SessionStep(plan, node, node.schema, self.workers)
         else:
             if isinstance(node.window, Window):
                 self.grains.append(node.window)
-            plan = compile_partial(steps, before, node)
+            plan = compile_partial(steps, before, node, self.zone)
             transform = Aggregate(plan, node, node.schema, self.workers)
         vertex = Vertex(node.label, transform)
         self._connect(port, vertex, plan.chain.columns)
@@ -216,7 +216,9 @@ class Network:
 
     def _join(self, node: Join | JoinWithin) -> Vertex:
         sides = [self._above(side) for side in (node.left, node.right)]
-        chains = tuple(compile_chain(steps, _schema(port), None) for port, steps in sides)
+        chains = tuple(
+            compile_chain(steps, _schema(port), None, self.zone) for port, steps in sides
+        )
         transform: Any
         if isinstance(node, JoinWithin):
             self.fine = True
@@ -282,7 +284,7 @@ class Network:
                 elif node.punctuation is not None:
                     columns = None
             wanted = None if columns is None else sorted(columns)
-            ingress = Ingress(node, wanted, cascade, pace, clock, flush)
+            ingress = Ingress(node, wanted, cascade, pace, clock, flush, self.zone)
             ingress.outputs, ingress.late_outputs = feed.outputs, feed.late
             ingress.grains, ingress.fine = self.grains, self.fine
             made.append(ingress)

@@ -199,9 +199,9 @@ def in_pieces(batch: pa.RecordBatch, out: Out) -> None:
 class SortAll(AtEnd):
     """All records in an order."""
 
-    def __init__(self, chain: Chain, node: Sort) -> None:
+    def __init__(self, chain: Chain, node: Sort, zone: str) -> None:
         super().__init__(chain)
-        self.order = [(compile_expression(t, chain.schema), down) for t, down in node.order]
+        self.order = [(compile_expression(t, chain.schema, zone), down) for t, down in node.order]
 
     def finish(self, out: Out) -> None:
         batch = self.held.take(self.chain.schema)
@@ -263,10 +263,10 @@ class BringTogether(AtEnd):
 class TopRecords(AtEnd):
     """The first ``k`` records in an order, of each key or of all."""
 
-    def __init__(self, chain: Chain, node: TopK) -> None:
+    def __init__(self, chain: Chain, node: TopK, zone: str) -> None:
         super().__init__(chain)
         self.node = node
-        order = [(compile_expression(t, chain.schema), down) for t, down in node.order]
+        order = [(compile_expression(t, chain.schema, zone), down) for t, down in node.order]
         self.order = [(_evaluates(kernel), down) for kernel, down in order]
         self.tops: dict[int, Top] = {}
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from headrace.errors import PlanError
-from headrace.io.files import File, find_files
+from headrace.io.files import MAX_LINE, File, find_files, line_limit
 from headrace.io.records import (
     RecordSource,
     check_on_error,
@@ -134,8 +134,10 @@ class CsvSource:
         null: str | Sequence[str] = (),
         multiline: bool = False,
         on_error: str = "raise",
+        max_line: Any = MAX_LINE,
     ) -> RecordSource:
         where = "read_csv"
+        longest = line_limit(max_line, where)
         check_on_error(on_error, where)
         for option, value in (("delimiter", delimiter), ("quote", quote)):
             one = isinstance(value, str) and len(value.encode()) == 1
@@ -159,7 +161,7 @@ class CsvSource:
         _check_names(names, files[0].path, where)
         style = replace(style, names=names)
         known = _known(style, files, given, where)
-        return RecordSource(files, known, style, on_error, splittable=not multiline)
+        return RecordSource(files, known, style, on_error, not multiline, longest)
 
 
 def _header(style: CsvFormat, files: Sequence[File], where: str) -> list[str]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from headrace.errors import BadRecord, EngineError, PlanError, nearest
+from headrace.sizes import byte_size, show_bytes
 
 BLOCK = 4 << 20
 """Bytes read from a file at a time: the unit that becomes a bundle or a few."""
@@ -264,16 +265,65 @@ def ranges(files: Sequence[File], parallelism: int, splittable: bool = True) -> 
     return out
 
 
-def blocks(part: Range) -> Iterator[pa.Buffer]:
+MAX_LINE = "64MB"
+"""The longest line that is read, unless told; a longer one is a bad record."""
+
+
+def line_limit(max_line: Any, where: str) -> int:
+    """A checked ``max_line``."""
+    longest = byte_size(max_line, f"{where}: max_line")
+    if longest > 1 << 30:
+        raise PlanError(f"{where}: max_line={max_line!r} is more than a line can have, 1GB")
+    return longest
+
+
+@dataclass(frozen=True)
+class LongLine:
+    """A line that is too long to read: how long it is, and how it begins."""
+
+    size: int
+    head: bytes
+
+    def reason(self, longest: int) -> str:
+        return f"the line has {show_bytes(self.size)}, more than max_line={show_bytes(longest)}"
+
+
+def blocks(part: Range, longest: int = byte_size(MAX_LINE, "")) -> Iterator[pa.Buffer | LongLine]:
     """Whole lines of a range, a few megabytes at a time; the last line may lack its end.
 
     A line belongs to the range it begins in, so a range skips the line that runs into it and
-    finishes the line that runs out of it.
+    finishes the line that runs out of it. A line longer than ``longest`` is told, and not read.
     """
+    for found in _blocks(part, longest):
+        if isinstance(found, LongLine) or found.size <= longest:
+            yield found
+        else:
+            yield from _short_lines(found, longest)
+
+
+def _short_lines(data: pa.Buffer, longest: int) -> Iterator[pa.Buffer | LongLine]:
+    """A block cut where it has lines that are too long."""
+    raw = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(raw == 10) + 1
+    if not ends.size or ends[-1] < raw.size:
+        ends = np.append(ends, raw.size)
+    starts = np.append(0, ends[:-1])
+    done = 0
+    for line in np.flatnonzero(ends - starts > longest).tolist():
+        start, end = int(starts[line]), int(ends[line])
+        if start > done:
+            yield data.slice(done, start - done)
+        yield LongLine(end - start, data.slice(start, min(_HEAD, end - start)).to_pybytes())
+        done = end
+    if done < data.size:
+        yield data.slice(done)
+
+
+def _blocks(part: Range, longest: int) -> Iterator[pa.Buffer | LongLine]:
     stream = part.file.open()
     with stream:
         if part.file.compression is not None:
-            yield from _stream_blocks(stream, part.file.path)
+            yield from _stream_blocks(stream, part.file.path, longest)
             return
         position = part.start
         if position > 0:
@@ -284,23 +334,29 @@ def blocks(part: Range) -> Iterator[pa.Buffer]:
             buffer = stream.read_buffer(stop - position)
             if buffer.size == 0:
                 return
-            if stop < part.end:
-                cut = _last_line_end(buffer)
-                if cut < 0:  # a line longer than a block
-                    end = _next_line(stream, stop - 1, part.file.size)
-                    stream.seek(position)
-                    buffer = stream.read_buffer(end - position)
-                    position = end
-                else:
-                    buffer = buffer.slice(0, cut)
-                    position += cut
+            cut = _last_line_end(buffer)
+            if stop < part.end and cut > 0:
+                yield buffer.slice(0, cut)
+                position += cut
+                continue
+            # The last line goes on beyond the block or the range.
+            end = _next_line(stream, stop - 1, part.file.size)
+            begin = position + max(cut, 0)
+            if end - begin > longest:
+                if cut > 0:
+                    yield buffer.slice(0, cut)
+                stream.seek(begin)
+                yield LongLine(end - begin, stream.read(_HEAD))
             else:
-                end = _next_line(stream, stop - 1, part.file.size)
                 if end > stop:
                     stream.seek(position)
                     buffer = stream.read_buffer(end - position)
-                position = end
-            yield buffer
+                yield buffer
+            position = end
+
+
+_HEAD = 300
+"""The bytes of a line that is too long that are told of it."""
 
 
 def _next_line(stream: Any, at: int, size: int) -> int:
@@ -331,8 +387,9 @@ def _last_line_end(buffer: pa.Buffer) -> int:
     return -1
 
 
-def _stream_blocks(stream: Any, path: str) -> Iterator[pa.Buffer]:
+def _stream_blocks(stream: Any, path: str, longest: int) -> Iterator[pa.Buffer | LongLine]:
     rest = b""
+    dropped = 0  # of a line that is too long
     while True:
         try:
             data = stream.read(BLOCK)
@@ -340,12 +397,23 @@ def _stream_blocks(stream: Any, path: str) -> Iterator[pa.Buffer]:
             raise BadRecord(f"{path} cannot be decompressed: {error}") from None
         if not data:
             break
+        if dropped:
+            ending = data.find(b"\n") + 1
+            dropped += ending or len(data)
+            if not ending:
+                continue
+            yield LongLine(dropped, rest)
+            data, rest, dropped = data[ending:], b"", 0
         data = rest + data
         cut = data.rfind(b"\n") + 1
         if cut:
             yield pa.py_buffer(data[:cut])
         rest = data[cut:]
-    if rest:
+        if len(rest) > longest:
+            rest, dropped = rest[:_HEAD], len(rest)
+    if dropped:
+        yield LongLine(dropped, rest)
+    elif rest:
         yield pa.py_buffer(rest)
 
 

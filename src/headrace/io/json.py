@@ -7,7 +7,7 @@ import datetime
 import decimal
 import json as plain_json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import json
 
-from headrace.errors import PlanError
-from headrace.io.files import find_files
+from headrace.errors import PlanError, refuse_misspelt
+from headrace.io.files import MAX_LINE, find_files, line_limit
 from headrace.io.records import RecordSource, check_on_error, line_edges, samples, typed
 from headrace.io.sink import FileSink
 from headrace.types import normal_type, to_schema, type_name
@@ -36,11 +36,17 @@ class JsonFormat:
         return line_edges(data)
 
     def parse(self, data: pa.Buffer, schema: pa.Schema, columns: Sequence[str]) -> pa.Table:
+        from headrace.kernels.native import lines as native
+
         wanted = pa.schema([schema.field(n) for n in columns])
         text = data.to_pybytes()
         if not text.strip():
             return wanted.empty_table()
         check_utf8(text)
+        # Decided here, for a block whose first value is null ends the process in Arrow's reader.
+        objects = native.count_objects(np.frombuffer(data, np.uint8))
+        if objects < 0:
+            raise pa.ArrowInvalid("the line is not a JSON object")
         as_text = pa.schema([f.with_type(pa.string()) if _is_text(f.type) else f for f in wanted])
         table = json.read_json(
             pa.BufferReader(data),
@@ -51,6 +57,8 @@ class JsonFormat:
                 newlines_in_values=False,
             ),
         )
+        if table.num_rows != objects:
+            raise pa.ArrowInvalid("the line is not one JSON object")
         arrays = [_typed(table[f.name].combine_chunks(), f.type) for f in wanted]
         return pa.Table.from_arrays(arrays, schema=wanted)
 
@@ -84,23 +92,48 @@ class JsonSource:
     """``hr.read_json``: see there."""
 
     @staticmethod
-    def open(path: Any, *, schema: Any = None, on_error: str = "raise") -> RecordSource:
+    def open(
+        path: Any, *, schema: Any = None, on_error: str = "raise", max_line: Any = MAX_LINE
+    ) -> RecordSource:
         check_on_error(on_error, "read_json")
+        longest = line_limit(max_line, "read_json")
         files = tuple(find_files(path, "read_json"))
-        known = _infer(files) if schema is None else to_schema(schema)
-        return RecordSource(files, known, JsonFormat(), on_error)
+        if schema is None:
+            known = _infer(files)
+        else:
+            known = to_schema(schema)
+            _refuse_misspelt(files, known)
+        return RecordSource(files, known, JsonFormat(), on_error, longest=longest)
 
 
-def _infer(files: Sequence[Any]) -> pa.Schema:
-    """The columns of the first records; lines that are not JSON are left to the reader's policy."""
-    good = []
+def _objects(files: Sequence[Any]) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """The first lines that are objects of JSON; others are left to the reader's policy."""
     for data in samples(files):
         for line in data.to_pybytes().split(b"\n"):
             try:
-                if isinstance(plain_json.loads(line), dict):
-                    good.append(line)
-            except ValueError:
+                found = plain_json.loads(line)
+            except (ValueError, RecursionError):
                 continue
+            if isinstance(found, dict):
+                yield line, found
+
+
+def _refuse_misspelt(files: Sequence[Any], schema: pa.Schema) -> None:
+    """Refuse a field that no record has while the records have one of nearly its name."""
+    present: dict[str, None] = {}
+    for number, (_, record) in enumerate(_objects(files)):
+        present.update(dict.fromkeys(record))
+        if number >= _LOOKED_AT or all(name in present for name in schema.names):
+            break
+    refuse_misspelt(schema.names, present, "read_json")
+
+
+_LOOKED_AT = 1000
+
+
+def _infer(files: Sequence[Any]) -> pa.Schema:
+    """The columns of the first records."""
+    good = [line for line, _ in _objects(files)]
     if not good:
         raise PlanError("read_json: there is no record to learn the columns from; pass schema=")
     text = b"\n".join(good)

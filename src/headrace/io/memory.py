@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from headrace.errors import PlanError, StepError
+from headrace.errors import PlanError, StepError, refuse_misspelt
 from headrace.io.source import BUNDLE_ROWS, Split
 from headrace.kernels.rows import VALUE, failure, pack_rows
 from headrace.types import arrow_table, normal_batch, normal_schema, unique_names
@@ -109,6 +110,7 @@ def infer_schema(examples: Sequence[Any], where: str) -> pa.Schema:
         columns = {VALUE: list(examples)}
     fields = []
     for name, values in columns.items():
+        _refuse_mixed_zones(name, values, where)
         try:
             kind = pa.array([_as_dict(v) for v in values]).type
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
@@ -121,6 +123,17 @@ def infer_schema(examples: Sequence[Any], where: str) -> pa.Schema:
             kind = pa.decimal128(min(38, kind.precision + 10), kind.scale)
         fields.append(pa.field(str(name), kind))
     return normal_schema(pa.schema(fields))
+
+
+def _refuse_mixed_zones(name: str, values: Iterable[Any], where: str) -> None:
+    """Refuse times with a zone beside times without: what the others mean would be a guess."""
+    times = [v for v in values if isinstance(v, datetime.datetime)]
+    if len({t.tzinfo is None for t in times}) > 1:
+        naive = next(t for t in times if t.tzinfo is None)
+        raise PlanError(
+            f"{where}: '{name}' has times with a time zone and without, such as {naive!r}; give "
+            "all of them one: replace(tzinfo=datetime.UTC)"
+        )
 
 
 def _as_dict(value: Any) -> Any:
@@ -146,14 +159,32 @@ def table_of(items: Iterable[Any], schema: pa.Schema | None, where: str) -> pa.T
     head = list(itertools.islice(iterator, BUNDLE_ROWS))
     if schema is None:
         schema = infer_schema(head, where)
+    _refuse_misspelt(head, schema, where)
     batches = []
     while head:
+        for name in (f.name for f in schema if pa.types.is_timestamp(f.type)):
+            _refuse_mixed_zones(name, (_field(item, name) for item in head), where)
         try:
             batches.append(pack_rows(head, schema))
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise PlanError(f"{where}: a record does not fit the columns: {error}") from None
         head = list(itertools.islice(iterator, BUNDLE_ROWS))
     return pa.Table.from_batches(batches, schema)
+
+
+def _field(item: Any, name: str) -> Any:
+    if isinstance(item, dict):
+        return item.get(name)
+    return item if name == VALUE and not hasattr(item, name) else getattr(item, name, None)
+
+
+def _refuse_misspelt(items: Sequence[Any], schema: pa.Schema, where: str) -> None:
+    """Refuse a column that no record has: it would be null throughout, in silence."""
+    records = [item for item in items if isinstance(item, dict)]
+    if not records or len(records) < len(items):
+        return
+    present = dict.fromkeys(name for record in records for name in record)
+    refuse_misspelt(schema.names, present, where)
 
 
 @dataclass(frozen=True, eq=False)

@@ -86,7 +86,7 @@ class Decoding:
             return
         try:
             good.append(self._table([text for _, _, text in messages], names))
-        except (pa.ArrowInvalid, ValueError) as error:
+        except (pa.ArrowInvalid, ValueError, RecursionError) as error:
             if len(messages) > 1:
                 middle = len(messages) // 2
                 self._parse(messages[:middle], names, good, faults)

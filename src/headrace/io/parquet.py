@@ -35,7 +35,7 @@ class ParquetSource:
                 with _open(file) as parquet:
                     mine = normal_schema(parquet.schema_arrow)
                     meta = parquet.metadata
-            except pa.ArrowInvalid as error:
+            except (pa.ArrowException, OSError) as error:
                 raise PlanError(f"read_parquet: {file.path!r} is not Parquet: {error}") from None
             if schema is None:
                 schema = mine
@@ -101,8 +101,8 @@ class ParquetSplit:
                     use_threads=False,
                 ):
                     yield normal_batch(batch, wanted)
-        except OSError as error:
-            raise BadRecord(f"{self.file.path}: {error}") from None
+        except (pa.ArrowException, OSError) as error:
+            raise BadRecord(f"{self.file.path} cannot be read: {error}") from None
 
 
 class ParquetSink(FileSink):

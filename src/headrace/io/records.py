@@ -17,7 +17,9 @@ import pyarrow as pa
 from headrace.errors import BadRecord, ExpressionError, PlanError
 from headrace.io.files import (
     BLOCK,
+    MAX_LINE,
     File,
+    LongLine,
     Range,
     blocks,
     count_lines,
@@ -26,6 +28,7 @@ from headrace.io.files import (
     ranges,
 )
 from headrace.io.source import BUNDLE_ROWS, ERRORS, SetAside, Source, Split
+from headrace.sizes import byte_size, show_bytes
 from headrace.types import normal_batch, type_name
 
 ON_ERROR = ("raise", "skip", "keep")
@@ -68,6 +71,7 @@ class RecordSource:
     format: Format
     on_error: str
     splittable: bool = True
+    longest: int = byte_size(MAX_LINE, "")
 
     @property
     def nbytes(self) -> int:
@@ -75,7 +79,8 @@ class RecordSource:
 
     def splits(self, parallelism: int) -> list[Split]:
         parts = ranges(self.files, parallelism, self.splittable)
-        return [RecordSplit(r, self.schema, self.format, self.on_error) for r in parts]
+        how = (self.schema, self.format, self.on_error, self.longest)
+        return [RecordSplit(r, *how) for r in parts]
 
     def errors(self) -> Source | None:
         return ErrorSource(self) if self.on_error == "keep" else None
@@ -92,6 +97,7 @@ class RecordSplit:
     schema: pa.Schema
     format: Format
     on_error: str
+    longest: int
 
     @property
     def sequence(self) -> str:
@@ -109,18 +115,23 @@ class RecordSplit:
         """The records that cannot be read, with their place and the reason."""
         for _, bad in self._parsed(self.schema):
             if bad:
-                columns = list(zip(*bad, strict=True))
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array(c, f.type) for c, f in zip(columns, ERRORS, strict=True)],
-                    schema=ERRORS,
-                )
+                yield bad_records(bad)
 
     def _parsed(self, wanted: pa.Schema) -> Iterator[tuple[pa.Table, list[tuple[Any, ...]]]]:
         before: int | None = None
         seen = 0
         # A record may be bad in a column nobody asked for; whoever keeps errors must see that.
         names = self.schema.names if self.on_error != "raise" else wanted.names
+        empty = pa.schema([self.schema.field(n) for n in wanted.names]).empty_table()
         for number, data in enumerate(self._blocks()):
+            if isinstance(data, LongLine):
+                before = lines_before(self.part) if before is None else before
+                seen += 1
+                found = too_long(self.part.file.path, before + seen, data, self.longest)
+                if self.on_error == "raise":
+                    raise refused(found)
+                yield empty, [found]
+                continue
             count = count_lines(data)
             if number == 0 and self.part.start == 0 and self.format.header_records():
                 edges = self.format.edges(data)
@@ -135,21 +146,22 @@ class RecordSplit:
                 before = lines_before(self.part) if before is None else before
                 table, bad = self._salvage(data, names, before + seen)
                 if self.on_error == "raise" and bad:
-                    file, line, reason, text = bad[0]
-                    raise BadRecord(
-                        f"{file}, line {line}: {reason}; the record is {short(text)}. "
-                        "Pass on_error='skip' or 'keep', or a schema= that fits"
-                    ) from None
+                    raise refused(bad[0], "or a schema= that fits") from None
             seen += count
             yield table.select(wanted.names), bad
 
-    def _blocks(self) -> Iterator[pa.Buffer]:
+    def _blocks(self) -> Iterator[pa.Buffer | LongLine]:
         """Whole records, some at a time: lines, unless a record may span several."""
         if not self.format.multiline:
-            yield from blocks(self.part)
+            yield from blocks(self.part, self.longest)
             return
         with self.part.file.open() as stream:
-            data = pa.py_buffer(stream.read())
+            data = pa.py_buffer(stream.read(_MOST_MULTILINE + 1))
+        if data.size > _MOST_MULTILINE:
+            raise BadRecord(
+                f"{self.part.file.path} is larger than a file with multiline=True may be, "
+                f"{show_bytes(_MOST_MULTILINE)}: it is read in one piece; cut it"
+            )
         edges = self.format.edges(data)
         start = 0
         while start < edges.size - 1:
@@ -187,6 +199,31 @@ class RecordSplit:
         return (pa.concat_tables(good) if good else empty), bad
 
 
+_MOST_MULTILINE = 2 << 30
+
+
+def too_long(path: str, line: int, data: LongLine, longest: int) -> tuple[str, int, str, str]:
+    """A line that is too long, as a bad record."""
+    return path, line, data.reason(longest), data.head.decode("utf-8", "replace")
+
+
+def refused(bad: tuple[Any, ...], fix: str = "or a larger max_line=") -> BadRecord:
+    """The error of a bad record where none is allowed."""
+    file, line, reason, text = bad
+    return BadRecord(
+        f"{file}, line {line}: {reason}; the record is {short(text)}. "
+        f"Pass on_error='skip' or 'keep', {fix}"
+    )
+
+
+def bad_records(bad: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    """Bad records as ``.errors`` has them."""
+    columns = list(zip(*bad, strict=True))
+    return pa.RecordBatch.from_arrays(
+        [pa.array(c, f.type) for c, f in zip(columns, ERRORS, strict=True)], schema=ERRORS
+    )
+
+
 def line_edges(data: pa.Buffer) -> np.ndarray[Any, Any]:
     """Where each line begins, and the end of the last."""
     raw = np.frombuffer(data, np.uint8)
@@ -210,16 +247,16 @@ def _reason(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class ErrorSource:
-    """The bad records of a source."""
+    """The bad records of a source whose splits can tell them."""
 
-    of: RecordSource
+    of: Any
 
     @property
     def schema(self) -> pa.Schema:
         return ERRORS
 
     def splits(self, parallelism: int) -> list[Split]:
-        return [ErrorSplit(s) for s in self.of.splits(parallelism) if isinstance(s, RecordSplit)]
+        return [ErrorSplit(s) for s in self.of.splits(parallelism)]
 
     def __str__(self) -> str:
         return f"bad records of {self.of}"
@@ -229,17 +266,19 @@ class ErrorSource:
 class ErrorSplit:
     """The bad records of a split."""
 
-    of: RecordSplit
+    of: Any
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        return self.of.bad()
+        found: Iterator[pa.RecordBatch] = self.of.bad()
+        return found
 
 
 def samples(files: Sequence[File], most: int = 8, size: int = 1 << 20) -> Iterator[pa.Buffer]:
     """The first lines of some of the files, to learn the columns from."""
     for file in files[:most]:
         for data in blocks(Range(file, 0, min(file.size, size) if not file.compression else 1)):
-            yield data
+            if not isinstance(data, LongLine):
+                yield data
             break
 
 

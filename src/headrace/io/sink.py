@@ -225,8 +225,10 @@ class FileSink:
             last = committed(system, done)
             for path in _files(system, root):
                 written = epoch_of(path, job)
-                if written is not None and written >= epoch > last:
-                    system.delete_file(path)  # of this epoch, by a run that was killed
+                if written is None or written <= last:
+                    continue
+                if last >= 0 or written >= epoch:
+                    system.delete_file(path)  # by a run that was killed
             if epoch <= last:
                 for path in staged:
                     system.delete_file(path)

@@ -10,9 +10,23 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import PlanError
-from headrace.io.files import File, Range, blocks, describe_files, find_files, ranges
+from headrace.io.files import (
+    MAX_LINE,
+    File,
+    LongLine,
+    Range,
+    blocks,
+    count_lines,
+    describe_files,
+    find_files,
+    line_limit,
+    lines_before,
+    ranges,
+)
+from headrace.io.records import ErrorSource, bad_records, check_on_error, refused, too_long
 from headrace.io.sink import FileSink
-from headrace.io.source import BUNDLE_ROWS, Split
+from headrace.io.source import BUNDLE_ROWS, SetAside, Source, Split
+from headrace.sizes import byte_size
 
 SCHEMA = pa.schema([pa.field("line", pa.string())])
 
@@ -26,9 +40,19 @@ class TextSource:
 
     files: tuple[File, ...]
     encoding: str = "utf-8"
+    on_error: str = "raise"
+    longest: int = byte_size(MAX_LINE, "")
 
     @staticmethod
-    def open(path: Any, *, encoding: str = "utf-8") -> TextSource:
+    def open(
+        path: Any,
+        *,
+        encoding: str = "utf-8",
+        on_error: str = "raise",
+        max_line: Any = MAX_LINE,
+    ) -> TextSource:
+        check_on_error(on_error, "read_text")
+        longest = line_limit(max_line, "read_text")
         try:
             plain = "\n".encode(encoding) == b"\n"
         except (LookupError, TypeError):
@@ -37,7 +61,8 @@ class TextSource:
             raise PlanError(
                 f"read_text: lines cannot be found in {encoding!r}; convert the files to utf-8"
             )
-        return TextSource(tuple(find_files(path, "read_text")), encoding)
+        files = tuple(find_files(path, "read_text"))
+        return TextSource(files, encoding, on_error, longest)
 
     @property
     def schema(self) -> pa.Schema:
@@ -48,7 +73,12 @@ class TextSource:
         return sum(f.nbytes for f in self.files)
 
     def splits(self, parallelism: int) -> list[Split]:
-        return [TextSplit(r, self.encoding) for r in ranges(self.files, parallelism)]
+        how = (self.encoding, self.on_error, self.longest)
+        return [TextSplit(r, *how) for r in ranges(self.files, parallelism)]
+
+    def errors(self) -> Source | None:
+        """The lines that are too long, where they are kept."""
+        return ErrorSource(self) if self.on_error == "keep" else None
 
     def __str__(self) -> str:
         return describe_files("text", self.files)
@@ -60,17 +90,41 @@ class TextSplit:
 
     part: Range
     encoding: str
+    on_error: str
+    longest: int
 
     @property
     def sequence(self) -> str:
         return self.part.file.path
 
-    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        for buffer in blocks(self.part):
+    def read(self, columns: Sequence[str]) -> Iterator[Any]:
+        seen = 0
+        for buffer in blocks(self.part, self.longest):
+            if isinstance(buffer, LongLine):
+                if self.on_error == "raise":
+                    raise refused(self._bad(buffer, seen))
+                seen += 1
+                yield SetAside(1)
+                continue
             text = lines_of(buffer, self.encoding)
+            seen += len(text)
             for start in range(0, len(text), BUNDLE_ROWS):
                 part = text.slice(start, BUNDLE_ROWS)
                 yield pa.RecordBatch.from_arrays([part], schema=SCHEMA)
+
+    def bad(self) -> Iterator[pa.RecordBatch]:
+        """The lines that are too long."""
+        seen = 0
+        for buffer in blocks(self.part, self.longest):
+            if isinstance(buffer, LongLine):
+                yield bad_records([self._bad(buffer, seen)])
+                seen += 1
+            else:
+                seen += count_lines(buffer)
+
+    def _bad(self, line: LongLine, seen: int) -> tuple[str, int, str, str]:
+        number = lines_before(self.part) + seen + 1
+        return too_long(self.part.file.path, number, line, self.longest)
 
 
 def lines_of(buffer: pa.Buffer, encoding: str = "utf-8") -> pa.Array:

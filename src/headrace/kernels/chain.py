@@ -269,9 +269,20 @@ def _copied_bytes(column: pa.Array, copies: Any) -> int:
 def _event_time(step: EventTime, schema: pa.Schema) -> tuple[Run, pa.Schema]:
     kind = schema.field(step.column).type
     if not pa.types.is_timestamp(kind):
+        name = step.column
+        fix = f"{name}=col('{name}').to_time()"
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+            fix = f'{name}="timestamp_millis({name})"'
+            fix += ") if it counts milliseconds, timestamp_seconds or timestamp_micros if not"
+            raise PlanError(
+                f"'{name}' is {type_name(kind)}; event time is a timestamp, so make it one: "
+                f"with_columns({fix}"
+            )
+        if pa.types.is_date(kind):
+            fix = f"{name}=col('{name}').cast('timestamp')"
         raise PlanError(
-            f"'{step.column}' is {type_name(kind)}; event time is a timestamp, "
-            f"so make it one: with_columns({step.column}=col('{step.column}').to_time())"
+            f"'{name}' is {type_name(kind)}; event time is a timestamp, so make it one: "
+            f"with_columns({fix})"
         )
     index = schema.get_field_index(step.column)
 

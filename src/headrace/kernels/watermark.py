@@ -79,7 +79,7 @@ def ahead_of(
     return batch.filter(pa.array(~wrong)), aside
 
 
-def punctuation_of(event: EventTime, schema: pa.Schema) -> Punctuation | None:
+def punctuation_of(event: EventTime, schema: pa.Schema, zone: str = "UTC") -> Punctuation | None:
     """What finds the rows of a bundle that announce a watermark, and which."""
     said = event.punctuation
     if said is None:
@@ -100,7 +100,7 @@ def punctuation_of(event: EventTime, schema: pa.Schema) -> Punctuation | None:
                     raise StepError(f"{label} gave {time!r}; give a datetime or None")
 
         return called
-    kernel = compile_expression(said, schema)
+    kernel = compile_expression(said, schema, zone)
 
     def evaluated(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
         found = evaluate(kernel, batch)

@@ -74,6 +74,8 @@ class Read(Node):
     """Records of a source, split by split."""
 
     source: Source
+    zone: str | None = None
+    """The time zone of the pipeline; UTC unless told."""
 
     @property
     def name(self) -> str:
@@ -90,6 +92,7 @@ class External(Node):
 
     engine: str
     handle: Any
+    zone: str | None = None
 
     @property
     def name(self) -> str:

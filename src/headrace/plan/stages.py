@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -24,16 +25,38 @@ class Stage:
 
 
 def stages_of(node: Node) -> Stage:
-    """The stage that ends in ``node``, with the stages it reads from."""
-    steps: list[Narrow] = []
-    while isinstance(node, Narrow):
-        steps.append(node)
-        node = node.input
-    return Stage(node, tuple(reversed(steps)), tuple(stages_of(i) for i in node.inputs))
+    """The stage that ends in ``node``, with the stages it reads from; a graph, as the plan is."""
+    known: dict[int, Stage] = {}
+
+    def ending_in(end: Node) -> Stage:
+        if id(end) not in known:
+            steps: list[Narrow] = []
+            head = end
+            while isinstance(head, Narrow):
+                steps.append(head)
+                head = head.input
+            inputs = tuple(ending_in(i) for i in head.inputs)
+            known[id(end)] = Stage(head, tuple(reversed(steps)), inputs)
+        return known[id(end)]
+
+    return ending_in(node)
 
 
 def in_order(stage: Stage) -> Iterator[Stage]:
-    """Every stage, inputs before the stages that read them."""
-    for each in stage.inputs:
-        yield from in_order(each)
-    yield stage
+    """Every stage once, inputs before the stages that read them."""
+    seen: set[int] = set()
+
+    def walk(each: Stage) -> Iterator[Stage]:
+        if id(each) not in seen:
+            seen.add(id(each))
+            for before in each.inputs:
+                yield from walk(before)
+            yield each
+
+    return walk(stage)
+
+
+def shared_heads(stage: Stage) -> set[int]:
+    """The heads that several stages read, by ``id``: worth computing once."""
+    readers = Counter(id(i.head) for each in in_order(stage) for i in each.inputs)
+    return {head for head, count in readers.items() if count > 1}

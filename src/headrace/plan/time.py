@@ -124,6 +124,18 @@ def is_bounded(node: Node) -> bool:
     return True
 
 
+def zone_of(*nodes: Node) -> str:
+    """The time zone in which a pipeline reads the clock: one for all of it, UTC unless told."""
+    sources = (n for node in nodes for n in nodes_of(node) if isinstance(n, (Read, External)))
+    zones = sorted({n.zone for n in sources if n.zone is not None})
+    if len(zones) > 1:
+        raise PlanError(
+            f"its sources are in the time zones {' and '.join(zones)}; a pipeline has one, so call "
+            "time_zone with the same one for all of them"
+        )
+    return zones[0] if zones else "UTC"
+
+
 _ENDING = (Sort, Limit, TopK, KeyBy, Join)
 """Steps that need all of their input before they give anything."""
 
@@ -134,8 +146,13 @@ def refuse_endless(node: Node) -> None:
         never = isinstance(each, _ENDING) or (isinstance(each, GroupBy) and each.window is None)
         if never and not is_bounded(each):
             way = "use a window before it"
-            if isinstance(each, Join):
-                way = "use join_within"
+            if isinstance(each, Join) and any(is_bounded(side) for side in each.inputs):
+                way = (
+                    "a stream cannot be joined with a table yet; look the table's values up in a "
+                    "function: map_batches(lambda batch: …)"
+                )
+            elif isinstance(each, Join):
+                way = "use join_within, which pairs records that are near in time"
             elif isinstance(each, (Sort, Limit, KeyBy)):
                 way = "it takes input that ends"
             raise PlanError(
@@ -143,8 +160,8 @@ def refuse_endless(node: Node) -> None:
             )
 
 
-def ends(node: Node, what: str) -> None:
+def ends(node: Node, what: str, instead: str = "start()") -> None:
     """Refuse to wait for the end of input that has none."""
     refuse_endless(node)
     if not is_bounded(node):
-        raise PlanError(f"{what} waits for the end, and the input never ends; use start()")
+        raise PlanError(f"{what} waits for the end, and the input never ends; use {instead}")

@@ -7,7 +7,7 @@ import itertools
 import os
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from headrace.errors import PlanError
 from headrace.io.memory import TableSource, TableSplit
 from headrace.io.source import Split, at_most, size_of
-from headrace.kernels.aggregate import columns_needed
+from headrace.kernels.aggregate import Partial, columns_needed, compile_aggregation
 from headrace.plan.batch import by_panes, in_panes
 from headrace.plan.nodes import (
     Custom,
@@ -38,8 +38,8 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.prune import prune
-from headrace.plan.stages import Stage, in_order
-from headrace.spark.bundles import BUNDLES_SQL, MESSAGES_SQL
+from headrace.plan.stages import Stage, in_order, shared_heads
+from headrace.spark.bundles import BUNDLES_SQL, MESSAGES_SQL, pack
 from headrace.spark.columns import (
     apply_steps,
     as_schema,
@@ -67,6 +67,7 @@ from headrace.spark.endings import (
 from headrace.spark.heads import (
     ConcatHead,
     Head,
+    KeyedHead,
     LimitHead,
     MergeHead,
     RowsHead,
@@ -107,12 +108,13 @@ class Lowering:
     """Turns stages into DataFrames of one session."""
 
     session: Any
+    zone: str = "UTC"
     spooled: list[str] = field(default_factory=list)
     """Files that hold splits with data in them, for workers on this machine."""
-
-    @property
-    def zone(self) -> str:
-        return str(self.session.conf.get("spark.sql.session.timeZone"))
+    shared: set[int] = field(default_factory=set)
+    """The heads that several stages read."""
+    kept: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    """What was computed of those, for all that read it."""
 
     @property
     def on_this_machine(self) -> bool:
@@ -125,26 +127,32 @@ class Lowering:
 
     def collected(self, stage: Stage) -> Any:
         """The records as bundles in order."""
-        with our_meaning(self.session):
+        self.shared.update(shared_heads(stage))
+        with our_meaning(self.session, self.zone):
             return self._finished(stage, (), CollectEnding(), BUNDLES_SQL)
 
     def written(self, stage: Stage, sink: Any) -> Any:
         """The messages of a sink's writers."""
-        with our_meaning(self.session):
+        self.shared.update(shared_heads(stage))
+        with our_meaning(self.session, self.zone):
             return self._finished(stage, (), WriteEnding(sink, stage.schema), MESSAGES_SQL)
 
     def ran(self, stage: Stage) -> Any:
         """A message for each task that ran."""
-        with our_meaning(self.session):
+        self.shared.update(shared_heads(stage))
+        with our_meaning(self.session, self.zone):
             return self._finished(stage, (), RunEnding(), MESSAGES_SQL)
 
     def rows(self, stage: Stage) -> Any:
         """The records as Spark rows."""
-        with our_meaning(self.session):
+        with our_meaning(self.session, self.zone):
             return self._rows(stage)
 
     def clean(self) -> None:
-        """Remove what was spooled for the workers."""
+        """Remove what was spooled or kept for the workers."""
+        for frame, _ in self.kept.values():
+            frame.unpersist()
+        self.kept.clear()
         for path in self.spooled:
             with contextlib.suppress(FileNotFoundError):
                 os.remove(path)
@@ -204,8 +212,21 @@ class Lowering:
 
     # Heads
 
+    def _once(self, stage: Stage, make: Callable[[Stage], tuple[Any, Any]]) -> tuple[Any, Any]:
+        """A head's frame, made once and kept where several stages read it."""
+        head = id(stage.head)
+        if head not in self.shared:
+            return make(stage)
+        if head not in self.kept:
+            frame, how = make(stage)
+            self.kept[head] = frame.persist(), how
+        return self.kept[head]
+
     def _bundles(self, stage: Stage) -> tuple[Any, Head]:
         """What a stage's head brings to the workers."""
+        return self._once(stage, self._brought)
+
+    def _brought(self, stage: Stage) -> tuple[Any, Head]:
         head = stage.head
         before = stage.inputs[0]
         if isinstance(head, Late):
@@ -230,6 +251,8 @@ class Lowering:
             shards = self._shards(stage) if head.keys else 1
             node = bare(head)
             sent = self._finished(before, (), PartialEnding(node, shards, self.zone), BUNDLES_SQL)
+            if not head.keys and not _has_tasks(before):
+                sent = sent.union(self._of_nothing(node, before.schema))
             return self._exchanged(sent, shards), MergeHead(node, before.schema, self.zone)
         if isinstance(head, TopK):
             shards = self._shards(stage) if head.keys else 1
@@ -242,7 +265,7 @@ class Lowering:
         if isinstance(head, KeyBy):
             shards = self._shards(stage)
             sent = self._finished(before, (), KeyEnding(head.keys, shards), BUNDLES_SQL)
-            return self._exchanged(sent, shards), ConcatHead(head.schema)
+            return self._exchanged(sent, shards), KeyedHead(head.schema)
         if isinstance(head, (Shuffle, MaxParallelism)):
             if isinstance(head, MaxParallelism):
                 if isinstance(before.head, Read) and not before.steps:
@@ -253,6 +276,16 @@ class Lowering:
             sent = self._finished(before, (), ScatterEnding(count), BUNDLES_SQL)
             return self._exchanged(sent, count), ConcatHead(head.schema)
         raise AssertionError(head)
+
+    def _of_nothing(self, node: GroupBy, schema: pa.Schema) -> Any:
+        """The partial of no records: Spark runs nothing where there is nothing to bring."""
+        bundle = pack(Partial(compile_aggregation(node, schema, self.zone)).bundle())
+        columns = [
+            F.lit(0).cast("int").alias("shard"),
+            F.lit(-1).cast("bigint").alias("place"),
+            F.lit(bytearray(bundle)).alias("bundle"),
+        ]
+        return self.session.range(1).select(*columns)
 
     def _exchanged(self, frame: Any, shards: int) -> Any:
         """Bundles brought together by shard, each shard's in input order."""
@@ -302,6 +335,9 @@ class Lowering:
     # Rows that Spark has or makes
 
     def _frame(self, stage: Stage) -> Any:
+        return self._once(stage, lambda each: (self._made(each), None))[0]
+
+    def _made(self, stage: Stage) -> Any:
         head = stage.head
         if isinstance(head, External):
             if head.engine != "spark":
@@ -362,6 +398,13 @@ class Lowering:
         joined = a.join(b, matched & (apart >= -node.before) & (apart <= node.after), "inner")
         out = [quoted(name) for name in left.schema.names]
         return joined.select(out + [quoted(names[old]).alias(new) for old, new in node.renamed])
+
+
+def _has_tasks(stage: Stage) -> bool:
+    """Whether something runs for a stage even if it has no records: splits are read by tasks."""
+    if isinstance(stage.head, Union):
+        return any(map(_has_tasks, stage.inputs))
+    return isinstance(stage.head, Read)
 
 
 def _moment(columns: Sequence[Any], shift: int) -> Any:

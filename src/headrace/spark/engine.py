@@ -26,7 +26,7 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.stages import Stage, stages_of
-from headrace.plan.time import ends, is_bounded, refuse_endless
+from headrace.plan.time import ends, is_bounded, refuse_endless, zone_of
 
 
 class Spark:
@@ -76,7 +76,7 @@ class Spark:
         ends(node, "collect")
         from headrace.spark.bundles import unpack
 
-        with self._lowering() as lowering:
+        with self._lowering(node) as lowering:
             rows = lowering.collected(stages_of(windows_as_keys(node))).collect()
         rows.sort(key=lambda row: row.place)
         batches = [unpack(row.bundle, node.schema) for row in rows]
@@ -87,7 +87,7 @@ class Spark:
         ends(node, "for_each")
         from headrace.spark.bundles import unpack
 
-        with self._lowering() as lowering:
+        with self._lowering(node) as lowering:
             frame = lowering.collected(stages_of(windows_as_keys(node)))
             for row in frame.toLocalIterator(prefetchPartitions=True):
                 yield unpack(row.bundle, node.schema)
@@ -96,7 +96,7 @@ class Spark:
         """The records into a sink; nothing is visible before every task has succeeded."""
         ends(node, "write")
         try:
-            with self._lowering() as lowering:
+            with self._lowering(node) as lowering:
                 if hasattr(sink, "begin"):
                     sink.begin(node.schema)
                 rows = lowering.written(stages_of(windows_as_keys(node)), sink).collect()
@@ -108,7 +108,7 @@ class Spark:
     def run(self, node: Node) -> None:
         """Run for the effect of its functions."""
         ends(node, "run")
-        with self._lowering() as lowering:
+        with self._lowering(node) as lowering:
             lowering.ran(stages_of(windows_as_keys(node))).collect()
 
     def frame(self, node: Node) -> Any:
@@ -117,7 +117,7 @@ class Spark:
         from headrace.spark.failures import told
 
         with told():
-            return Lowering(self.session).rows(stages_of(windows_as_keys(node)))
+            return Lowering(self.session, zone_of(node)).rows(stages_of(windows_as_keys(node)))
 
     def start(self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None) -> Job:
         """Start a streaming query in the background, and return at once."""
@@ -135,13 +135,13 @@ class Spark:
         return start_stream(self.session, outputs, checkpoint, trigger)
 
     @contextlib.contextmanager
-    def _lowering(self) -> Iterator[Any]:
+    def _lowering(self, node: Node) -> Iterator[Any]:
         """What lowers plans here; what it spooled is removed when the job is done."""
         from headrace.spark.batch import Lowering
         from headrace.spark.failures import told
 
         with told():
-            lowering = Lowering(self.session)
+            lowering = Lowering(self.session, zone_of(node))
             try:
                 yield lowering
             finally:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.errors import EngineError
 from headrace.io.source import Split
 from headrace.kernels.aggregate import Merge, compile_aggregation
 from headrace.kernels.expressions import compile_expression, evaluate
@@ -77,6 +78,25 @@ class ConcatHead:
     def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
         for _, bundle in received(rows, self.schema):
             yield bundle.select(list(columns))
+
+
+@dataclass(frozen=True)
+class KeyedHead:
+    """Takes records by the shard of their key: all of a key in one bundle, in order."""
+
+    schema: pa.Schema
+
+    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+        bundles_in = received(rows, self.schema)
+        for _, bundles in itertools.groupby(bundles_in, key=lambda pair: pair[0]):
+            parts = [bundle.select(list(columns)) for _, bundle in bundles]
+            try:
+                yield pa.concat_batches(parts)
+            except pa.ArrowInvalid as error:
+                raise EngineError(
+                    f"key_by holds at most 2 GB of text in a column of one shard ({error}); use "
+                    "keys that are spread more evenly, or drop columns before it"
+                ) from error
 
 
 @dataclass(frozen=True)
@@ -206,7 +226,8 @@ class TopHead:
 
 
 Head = (
-    SplitsHead | RowsHead | ConcatHead | LimitHead | MergeHead | SlidingHead | SessionHead | TopHead
+    SplitsHead | RowsHead | ConcatHead | KeyedHead | LimitHead | MergeHead | SlidingHead
+    | SessionHead | TopHead
 )  # fmt: skip
 
 

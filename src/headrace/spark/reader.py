@@ -85,7 +85,7 @@ class _CompiledSource:
         self.chain = compile_chain(program.steps, program.schema, columns, zone)
         self.wanted = pa.schema([program.schema.field(c) for c in self.chain.columns])
         event = program.event
-        self.punctuation = None if event is None else punctuation_of(event, self.chain.schema)
+        self.punctuation = None if event is None else punctuation_of(event, self.chain.schema, zone)
 
     def run(self, reading: Reading, items: Iterator[Any] | None) -> Iterator[Row]:
         program, event = self.program, self.program.event

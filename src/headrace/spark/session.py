@@ -59,36 +59,42 @@ def is_stopped(session: Any) -> bool:
 
 
 _MEANING = {"spark.sql.ansi.enabled": "true", "spark.sql.caseSensitive": "true"}
-_LOCK = threading.Lock()
+_ZONE = "spark.sql.session.timeZone"
+_HELD_CHANGED = threading.Condition()
 _LAUNCHING = threading.Lock()
-_HELD: dict[int, tuple[int, dict[str, str]]] = {}
+_HELD: dict[int, tuple[int, str, dict[str, str]]] = {}
+"""For each session: how many lower plans on it, in which zone, and its own settings."""
 
 
 @contextlib.contextmanager
-def our_meaning(session: Any) -> Iterator[None]:
+def our_meaning(session: Any, zone: str) -> Iterator[None]:
     """While a plan is lowered: expressions and names mean on Spark what they mean to us.
 
-    A person's session may be set otherwise, and several threads may lower plans on it at once; its
-    own settings come back when the last of them is done.
+    A person's session may be set otherwise, and several threads may lower plans on it at once,
+    those in another time zone one after the other; its own settings come back when the last of
+    them is done.
     """
     key = id(session)
-    with _LOCK:
-        count, before = _HELD.get(key, (0, {}))
+    with _HELD_CHANGED:
+        _HELD_CHANGED.wait_for(lambda: key not in _HELD or _HELD[key][1] == zone)
+        count, _, before = _HELD.get(key, (0, zone, {}))
         if not count:
-            before = {name: session.conf.get(name) for name in _MEANING}
-            for name, value in _MEANING.items():
+            meaning = _MEANING | {_ZONE: zone}
+            before = {name: session.conf.get(name) for name in meaning}
+            for name, value in meaning.items():
                 session.conf.set(name, value)
-        _HELD[key] = (count + 1, before)
+        _HELD[key] = (count + 1, zone, before)
     try:
         yield
     finally:
-        with _LOCK:
-            count, before = _HELD.pop(key)
+        with _HELD_CHANGED:
+            count, _, before = _HELD.pop(key)
             if count > 1:
-                _HELD[key] = (count - 1, before)
+                _HELD[key] = (count - 1, zone, before)
             else:
                 for name, value in before.items():
                     session.conf.set(name, value)
+            _HELD_CHANGED.notify_all()
 
 
 def start(master: str | None = None, config: Mapping[str, Any] | None = None) -> Any:

@@ -16,6 +16,7 @@ from headrace.errors import PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import Output
 from headrace.plan.nodes import External
+from headrace.plan.time import zone_of
 from headrace.spark.checkpoint import Lease, known_job
 from headrace.spark.columns import as_schema, quoted
 from headrace.spark.control import Control
@@ -76,13 +77,13 @@ def start_stream(
         raise
     shards = known["shards"]
     labels = labels_of(shards)
-    zone = str(session.conf.get("spark.sql.session.timeZone"))
+    zone = zone_of(*(output.node for output in outputs))
     running = SparkJob(flow, own, lease, deliveries, None if checkpoint else folder)
     settings = dict(_SETTINGS) | {"spark.sql.shuffle.partitions": str(shards)}
     if "://" not in folder or folder.startswith("file://"):
         settings |= _LOCAL_SETTINGS
     try:
-        with told(), our_meaning(session), _set(session, settings):
+        with told(), our_meaning(session, zone), _set(session, settings):
             frame = _frame(session, flow, labels, zone, own.folder, closes=checkpoint is None)
             writer = frame.writeStream.foreachBatch(running.deliver).outputMode("append")
             writer = writer.option("checkpointLocation", folder).trigger(**how)

@@ -26,6 +26,19 @@ from headrace.kernels.expressions.kernel import FUNCTIONS, NODES, Kernel, Scope,
 AGGREGATES = {"count", "sum", "avg", "mean", "min", "max", "first", "last", "stddev", "variance"}
 
 
+_CLOCK = (
+    "what the clock says differs each time a pipeline runs; use the record's own time, or a "
+    "constant: hr.lit(datetime.now())"
+)
+_REFUSED = dict.fromkeys(
+    ("now", "current_timestamp", "current_date", "curdate", "today", "localtimestamp"), _CLOCK
+) | dict.fromkeys(
+    ("rand", "random", "randn", "uuid", "shuffle"),
+    "what it gives differs each time a pipeline runs; use hr.hash_of(column) for a spread",
+)
+"""Functions that would give another answer when a batch runs again."""
+
+
 def compile_expression(tree: exp.Expr, schema: pa.Schema, zone: str = "UTC") -> Kernel:
     """Compile an expression over the columns of ``schema``; ``zone`` is the wall clock's."""
 
@@ -49,6 +62,8 @@ def _call(scope: Scope, tree: exp.Anonymous) -> Kernel:
     if builder is None:
         if name in AGGREGATES:
             raise PlanError(f"{name}() is an aggregate; use it in group_by(…).agg(…)")
+        if name in _REFUSED:
+            raise PlanError(f"there is no function '{name}': {_REFUSED[name]}")
         raise PlanError(f"there is no function '{name}'{nearest(name, FUNCTIONS)}")
     args = [scope.compile(arg) for arg in tree.expressions]
     try:

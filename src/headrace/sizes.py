@@ -1,0 +1,28 @@
+"""Sizes in bytes, as a person writes them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from headrace.errors import PlanError
+
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def byte_size(what: Any, name: str) -> int:
+    """A number of bytes: ``"512MB"``, ``"64 KiB"``, or a plain number."""
+    if isinstance(what, int) and not isinstance(what, bool) and what > 0:
+        return what
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(what).lower())
+    if match is None or isinstance(what, float) or not float(match.group(1)):
+        raise PlanError(f"{name}={what!r} is not a number of bytes; write '512MB'")
+    return int(float(match.group(1)) * _UNITS[match.group(2)])
+
+
+def show_bytes(count: int) -> str:
+    """A number of bytes for people."""
+    for unit, size in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{count} bytes"

@@ -1,0 +1,43 @@
+"""How long a fuzzer runs, and where its random choices come from.
+
+All fuzzers together take ``HEADRACE_FUZZ_SECONDS`` (60 unless set). Every round has a seed of its
+own, which a failure names: ``HEADRACE_FUZZ_SEED=<that seed>`` makes it the first round of a run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+def seeds(share: float) -> Iterator[int]:
+    """Seeds, one a round, for ``share`` seconds of a minute; at least one."""
+    scale = float(os.environ.get("HEADRACE_FUZZ_SECONDS", "60")) / 60
+    first = os.environ.get("HEADRACE_FUZZ_SEED")
+    seed = int(first) if first else random.SystemRandom().randrange(1_000_000_000)
+    end = time.monotonic() + share * scale
+    while True:
+        yield seed
+        seed += 1
+        if time.monotonic() >= end:
+            return
+
+
+@contextmanager
+def named(seed: int) -> Iterator[None]:
+    """Adds the seed of a round to whatever goes wrong in it."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"replay this round with HEADRACE_FUZZ_SEED={seed}")
+        raise
+
+
+def rounds(share: float, check: Callable[[random.Random], object]) -> None:
+    """Run a check again and again, with a new source of random choices each time."""
+    for seed in seeds(share):
+        with named(seed):
+            check(random.Random(seed))
