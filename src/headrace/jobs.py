@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headrace.plan.nodes import Node
 from headrace.plan.time import is_bounded
+from headrace.signals import GRACE
 from headrace.windows import show_time
 
 
@@ -118,8 +119,12 @@ class Job(Protocol):
     def running(self) -> bool:
         """Whether it is still going."""
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end; false if it has not come in time. Raises what went wrong."""
+    def wait(self, timeout: float | None = None, *, grace: Any = GRACE) -> bool:
+        """Wait for the end; false if it has not come in time. Raises what went wrong.
+
+        Ctrl-C or SIGTERM while waiting stops the job as ``stop`` does, for ``grace`` at the most;
+        a second one stops it at once.
+        """
 
     def stop(self, *, drain: bool | None = None, timeout: float | None = None) -> bool:
         """Stop reading and finish what was read; with ``drain=False``, stop at once.

@@ -84,7 +84,7 @@ def test_windows_near_the_largest_time_close(engine: Any) -> None:
     import pyarrow as pa
 
     kind = pa.timestamp("us", tz="UTC")
-    table = pa.table({"at": pa.array([LATEST - 1, LATEST, -LATEST]).cast(kind)})
+    table = pa.table({"at": pa.array([-LATEST, LATEST - 1, LATEST]).cast(kind)})
     trips = hr.from_arrow(table).event_time("at", delay="1d")
     for window in (hr.tumbling("1d"), hr.sliding("2d", every="1d"), hr.session("1d")):
         counts = trips.window(window).agg(n=hr.count()).agg(total=hr.sum("n"))

@@ -22,6 +22,7 @@ from headrace.box.sinks import sink_of
 from headrace.errors import EngineError, HeadraceError
 from headrace.jobs import Output, Progress, SourceProgress, StageProgress
 from headrace.plan.time import zone_of
+from headrace.signals import GRACE, Halt, asked_to_stop
 from headrace.windows import BEGINNING, FOREVER
 
 log = logging.getLogger("headrace")
@@ -347,6 +348,11 @@ class Run:
         return pa.Table.from_batches(batches) if batches else None
 
 
+def _left(deadline: float | None) -> float:
+    """How long to wait before looking around again."""
+    return 0.05 if deadline is None else max(0.0, min(0.05, deadline - time.monotonic()))
+
+
 class Stopped(Exception):
     """The job was told to stop at once."""
 
@@ -356,26 +362,25 @@ class BoxJob:
 
     def __init__(self, run: Run, outputs: Sequence[Output]) -> None:
         self._run, self._outputs = run, outputs
+        self._halt = Halt(lambda: run.stop(drain=True), lambda: run.stop(drain=False))
 
     @property
     def running(self) -> bool:
         return not self._run.over
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: float | None = None, *, grace: Any = GRACE) -> bool:
         """Wait for the end; false if it has not come in time. Raises what went wrong.
 
-        Ctrl-C while waiting stops the job as ``stop`` does; a second one stops it at once.
+        Ctrl-C or SIGTERM while waiting stops the job as ``stop`` does, for ``grace`` at the most;
+        a second one stops it at once.
         """
-        try:
-            return self._run.wait(timeout)
-        except KeyboardInterrupt:
-            log.warning("stopping: no more is read, what was read is finished (Ctrl-C again: now)")
-            try:
-                self._run.stop(drain=True)
-                return self._run.wait()
-            except KeyboardInterrupt:
-                self._run.stop(drain=False)
-                return self._run.wait()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with asked_to_stop() as asked:
+            while not self._run.ended.wait(_left(deadline)):
+                self._halt.look(asked, grace)
+                if deadline is not None and time.monotonic() >= deadline:
+                    return False
+        return self._run.wait()
 
     def stop(self, *, drain: bool | None = None, timeout: float | None = None) -> bool:
         """Stop reading, finish what was read, and close every window with what it has.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from headrace.jobs import Job, Progress
+from headrace.signals import asked_to_stop
 from headrace.windows import show_time
 
 EVERY = 0.25
@@ -44,17 +43,12 @@ def view(name: str, progress: Progress) -> Group:
 
 
 def watch(name: str, job: Job, console: Console) -> None:
-    """Show a job until it ends. Ctrl-C stops it, and shows how it drains."""
-    if not console.is_terminal:
-        job.wait()
-        return
-    with Live(view(name, job.progress()), console=console, auto_refresh=False) as live:
-        while True:
-            try:
-                done = job.wait(EVERY)
-            except KeyboardInterrupt:
-                break
+    """Show a job until it ends. Ctrl-C or SIGTERM stops it, and shows how it drains."""
+    with asked_to_stop():
+        if not console.is_terminal:
+            job.wait()
+            return
+        with Live(view(name, job.progress()), console=console, auto_refresh=False) as live:
+            while not job.wait(EVERY):
+                live.update(view(name, job.progress()), refresh=True)
             live.update(view(name, job.progress()), refresh=True)
-            if done:
-                return
-            time.sleep(0)

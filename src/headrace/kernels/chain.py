@@ -367,5 +367,17 @@ def blame(
             low = middle
         except (ExpressionError, pa.ArrowException) as narrower:
             high, error = middle, narrower
-    row = next(rows.rows_of(batch.slice(low, 1)), None)
-    return StepError(f"{label} failed on record {rows.describe(row)}: {error}")
+    return StepError(f"{label} failed on record {_described(batch.slice(low, 1))}: {error}")
+
+
+def _described(batch: pa.RecordBatch) -> str:
+    """The first record of a bundle, times that Python has no name for by their microseconds."""
+    try:
+        return rows.describe(next(rows.rows_of(batch), None))
+    except (OverflowError, ValueError):
+        times = [pa.types.is_timestamp(f.type) for f in batch.schema]
+        columns = [
+            c.cast(pa.int64()) if t else c for c, t in zip(batch.columns, times, strict=True)
+        ]
+        plain = pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+        return rows.describe(next(rows.rows_of(plain), None))

@@ -15,6 +15,7 @@ from headrace.errors import EngineError, HeadraceError
 from headrace.io.sink import Sink
 from headrace.jobs import Output, Progress
 from headrace.plan.explain import logical
+from headrace.signals import GRACE, Halt, asked_to_stop
 from headrace.windows import FOREVER
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class BatchJob:
         self._tables: list[pa.Table | None] = [None] * len(self._outputs)
         self._group = f"headrace-{uuid.uuid4().hex}"
         self._ended = threading.Event()
+        self._halt = Halt(self.stop, self.stop)
         self._stopped = False
         self._error: BaseException | None = None
         self._records = 0
@@ -71,13 +73,17 @@ class BatchJob:
     def running(self) -> bool:
         return not self._ended.is_set()
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the end; false if it has not come in time. Raises what went wrong."""
-        try:
-            if not self._ended.wait(timeout):
-                return False
-        except KeyboardInterrupt:
-            return self.stop()
+    def wait(self, timeout: float | None = None, *, grace: Any = GRACE) -> bool:
+        """Wait for the end; false if it has not come in time. Raises what went wrong.
+
+        Ctrl-C or SIGTERM while waiting cancels it.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with asked_to_stop() as asked:
+            while not self._ended.wait(0.05):
+                self._halt.look(asked, grace)
+                if deadline is not None and time.monotonic() >= deadline:
+                    return False
         if self._error is None:
             return True
         if isinstance(self._error, HeadraceError):

@@ -19,6 +19,7 @@ import pyarrow as pa
 from headrace.errors import EngineError, HeadraceError
 from headrace.jobs import Progress, SourceProgress, StageProgress
 from headrace.kernels.rows import failure, rows_of
+from headrace.signals import GRACE, Halt, asked_to_stop
 from headrace.spark.bundles import unpack
 from headrace.spark.checkpoint import Lease
 from headrace.spark.control import Control
@@ -136,6 +137,9 @@ class SparkJob:
         self._rates = (0.0, 0.0)
         self._query: Any = None
         self._has_frames = any(s.offsets is None for s in flow.sources)
+        self._dropped = False
+        """Whether the batch that runs is not to be finished: then its failure is none."""
+        self._halt = Halt(self.stop, self._stop_at_once)
 
     # Life
 
@@ -164,7 +168,7 @@ class SparkJob:
             error = found
             if self._query.isActive:
                 self._query.stop()
-        if error is not None and not self._ended.is_set():
+        if error is not None and not self._dropped:
             self._error = error
             log.error("the job failed: %s", error)
         self._over = time.perf_counter()
@@ -195,23 +199,19 @@ class SparkJob:
     def running(self) -> bool:
         return not self._ended.is_set()
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: float | None = None, *, grace: Any = GRACE) -> bool:
         """Wait for the end; false if it has not come in time. Raises what went wrong.
 
-        Ctrl-C while waiting stops the job as ``stop`` does; a second one stops it at once.
+        Ctrl-C or SIGTERM while waiting stops the job as ``stop`` does, for ``grace`` at the most;
+        a second one stops it at once.
         """
-        try:
-            return self._wait(timeout)
-        except KeyboardInterrupt:
-            log.warning("stopping: the batch that runs is finished (Ctrl-C again: now)")
-            try:
-                return self.stop()
-            except KeyboardInterrupt:
-                return self.stop(drain=False)
+        with asked_to_stop() as asked:
+            return self._wait(timeout, lambda: self._halt.look(asked, grace))
 
-    def _wait(self, timeout: float | None) -> bool:
+    def _wait(self, timeout: float | None, look: Callable[[], None] = lambda: None) -> bool:
         deadline = None if timeout is None else time.monotonic() + timeout
         while not self._ended.wait(0.05):
+            look()
             if deadline is not None and time.monotonic() >= deadline:
                 return False
         if self._error is not None:
@@ -241,11 +241,18 @@ class SparkJob:
         if drain:
             log.warning("open windows are dropped: a DataFrame of Spark's cannot be told to end")
         self._say(stop="hold")
-        if not self._has_frames:
+        if drain is False and self._temporary is not None:
+            self._dropped = True
+        elif not self._has_frames:
             self._rest()
         if self._query.isActive:
             self._query.stop()
         return self._wait(timeout)
+
+    def _stop_at_once(self) -> None:
+        """Do not even finish the batch that runs; a checkpoint has all that counts."""
+        self._dropped = True
+        self._query.stop()
 
     def _say(self, **what: Any) -> None:
         with self._lock:

@@ -84,7 +84,8 @@ class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self.planning.latest(start)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self.planning.only_now = True
+        with carrying():
+            self.planning.only_now = True
 
     def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
         with carrying():
