@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import pickle
 import zoneinfo
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce as fold_left
@@ -755,8 +756,7 @@ class Stream(Written, Hinted):
         # A function's column goes by its own name, unless the stream has that one already.
         computed = {n: f"_{n}" if n in self.schema.names else n for n in functions}
         items += [(n, col(computed[n]).tree) for n in functions]
-        names = [n for n, _ in items]
-        twice = [n for n in names if names.count(n) > 1]
+        twice = [n for n, count in Counter(n for n, _ in items).items() if count > 1]
         if twice:
             raise PlanError(f"the column '{twice[0]}' is named twice")
         stream = self._computed({computed[n]: f for n, f in functions.items()})

@@ -13,7 +13,8 @@ import decimal
 import sys
 import types as pytypes
 import typing
-from collections.abc import Hashable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
@@ -246,6 +247,12 @@ def normal_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(f.name, normal_type(f.type)) for f in schema])
 
 
+def chosen(schema: pa.Schema, names: Iterable[str]) -> pa.Schema:
+    """The columns of a schema that have some names, in its order."""
+    wanted = set(names)
+    return pa.schema([field for field in schema if field.name in wanted])
+
+
 def normal_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The columns of ``schema`` out of ``batch``, in its types and its order.
 
@@ -303,6 +310,6 @@ def arrow_table(data: Any) -> pa.Table:
 
 def unique_names(names: Sequence[str], what: str = "the column") -> None:
     """Refuse a name that stands for two columns."""
-    twice = [n for n in names if list(names).count(n) > 1]
+    twice = [n for n, count in Counter(names).items() if count > 1]
     if twice:
         raise PlanError(f"{what} '{twice[0]}' would be there twice; give one another name")

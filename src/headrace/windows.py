@@ -9,7 +9,6 @@ sliding(30s, every=1s, offset=500ms)
 from __future__ import annotations
 
 import datetime
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -102,14 +101,36 @@ class Window:
     offset: int = 0
 
     @property
-    def pane(self) -> int:
-        """The slice of time that state is kept for: every window is a whole number of panes."""
-        return math.gcd(self.size, self.every)
+    def short(self) -> int:
+        """Where windows end within a step; nought if the step divides their size.
+
+        State is kept by pane, a slice of time between two edges of windows. Then there are two in
+        each step, one up to here and one from here on; else a pane is a step.
+        """
+        return self.size % self.every
+
+    @property
+    def step(self) -> int:
+        """How many panes one window begins after another."""
+        return 2 if self.short else 1
 
     @property
     def panes(self) -> int:
         """How many panes a window has."""
-        return self.size // self.pane
+        steps = self.size // self.every
+        return 2 * steps + 1 if self.short else steps
+
+    def pane_at(self, time: int) -> int:
+        """The pane that a moment is in."""
+        turn, rest = divmod(time - self.offset, self.every)
+        return 2 * turn + (rest >= self.short) if self.short else turn
+
+    def pane_end(self, pane: int) -> int:
+        """The moment at which a pane ends."""
+        if not self.short:
+            return (pane + 1) * self.every + self.offset
+        turn, second = divmod(pane, 2)
+        return turn * self.every + (self.every if second else self.short) + self.offset
 
     def __repr__(self) -> str:
         offset = f", offset={show_duration(self.offset)}" if self.offset else ""

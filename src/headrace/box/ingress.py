@@ -536,8 +536,7 @@ class Ingress:
         for window in self.grains:
             if self.promised == BEGINNING:
                 return True
-            before, after = ((t - window.offset) // window.pane for t in (self.promised, watermark))
-            if after > before:
+            if window.pane_at(watermark) > window.pane_at(self.promised):
                 return True
         if self.fine:
             return self.since_cut >= MOST or self.clock.now() - self.cut_at >= self.flush

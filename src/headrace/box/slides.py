@@ -200,7 +200,7 @@ class Aggregate:
     def _complete(self, time: int) -> int:
         """The first pane that is not complete at a watermark."""
         assert self.window is not None
-        return (time - self.window.offset) // self.window.pane
+        return self.window.pane_at(time)
 
     def _last(self, out: Out) -> Phases:
         with self.lock:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.errors import PlanError, StepError, refuse_misspelt
 from headrace.io.source import BUNDLE_ROWS, Split
 from headrace.kernels.rows import VALUE, failure, pack_rows
-from headrace.types import arrow_table, normal_batch, normal_schema, unique_names
+from headrace.types import arrow_table, chosen, normal_batch, normal_schema, unique_names
 
 _SPLIT_BYTES = 16 << 20
 
@@ -63,12 +63,12 @@ class TableSplit:
     sequence: ClassVar[str] = "table"
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        names = [n for n in self.table.schema.names if n in columns]
+        names = chosen(self.table.schema, columns).names
         yield from self.table.select(names).to_batches(max_chunksize=BUNDLE_ROWS)
 
     def only(self, columns: Sequence[str]) -> TableSplit:
         """The same rows with fewer columns, so that less is sent."""
-        return TableSplit(self.table.select([n for n in self.table.schema.names if n in columns]))
+        return TableSplit(self.table.select(chosen(self.table.schema, columns).names))
 
     def __reduce__(self) -> Any:
         # A slice pickles as the whole table; Arrow's stream format writes just the slice.

@@ -13,7 +13,7 @@ from headrace.errors import BadRecord, PlanError
 from headrace.io.files import File, describe_files, filesystem, find_files, split_size
 from headrace.io.sink import FileSink
 from headrace.io.source import BUNDLE_ROWS, Split
-from headrace.types import normal_batch, normal_schema
+from headrace.types import chosen, normal_batch, normal_schema
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class ParquetSplit:
         return self.file.path
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        wanted = pa.schema([f for f in self.schema if f.name in columns])
+        wanted = chosen(self.schema, columns)
         try:
             with _open(self.file) as parquet:
                 for batch in parquet.iter_batches(

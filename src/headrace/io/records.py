@@ -29,7 +29,7 @@ from headrace.io.files import (
 )
 from headrace.io.source import BUNDLE_ROWS, ERRORS, SetAside, Source, Split
 from headrace.sizes import byte_size, show_bytes
-from headrace.types import normal_batch, type_name
+from headrace.types import chosen, normal_batch, type_name
 
 ON_ERROR = ("raise", "skip", "keep")
 
@@ -104,7 +104,7 @@ class RecordSplit:
         return self.part.file.path
 
     def read(self, columns: Sequence[str]) -> Iterator[Any]:
-        wanted = pa.schema([f for f in self.schema if f.name in columns])
+        wanted = chosen(self.schema, columns)
         for table, bad in self._parsed(wanted):
             if bad:
                 yield SetAside(len(bad))

@@ -15,7 +15,7 @@ from headrace.io.messages import encoded
 from headrace.io.offsets import Positions, ServerSource, most_at_once
 from headrace.io.records import typed
 from headrace.io.source import BUNDLE_ROWS, Split
-from headrace.types import to_schema, type_name
+from headrace.types import chosen, to_schema, type_name
 
 _BEFORE_ALL = "0-0"
 _TRIES = 24
@@ -170,7 +170,7 @@ class RedisSplit:
             )
 
     def _batch(self, entries: list[Any], columns: Sequence[str]) -> pa.RecordBatch:
-        wanted = pa.schema([f for f in self.of.schema if f.name in columns])
+        wanted = chosen(self.of.schema, columns)
         arrays = []
         for each in wanted:
             name = each.name.encode()

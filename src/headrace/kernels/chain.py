@@ -141,7 +141,8 @@ def _filter(step: Filter, schema: pa.Schema, zone: str) -> tuple[Run, pa.Schema]
     kernel = compile_expression(step.condition, schema, zone)
     if not (pa.types.is_boolean(kernel.type) or pa.types.is_null(kernel.type)):
         raise PlanError(f"a filter takes a condition, not a {type_name(kernel.type)}")
-    used = [f.name for f in schema if f.name in step.schema.names] or schema.names[:1]
+    kept_names = set(step.schema.names)
+    used = [n for n in schema.names if n in kept_names] or schema.names[:1]
     after = schema if len(used) == len(schema) else pa.schema([schema.field(n) for n in used])
     some = after is not schema
     if pa.types.is_null(kernel.type):
@@ -302,15 +303,19 @@ def _event_time(step: EventTime, schema: pa.Schema) -> tuple[Run, pa.Schema]:
 
 
 def _assign_windows(step: AssignWindows, schema: pa.Schema) -> tuple[Run, pa.Schema]:
-    from headrace.kernels.window import assign, event_times
+    from headrace.kernels.window import assign, event_times, pane_starts
 
     field = step.schema.field(len(step.schema) - 1)
     after = schema.append(field)
 
     def run(batch: pa.RecordBatch) -> pa.RecordBatch:
-        starts, rows = assign(event_times(batch, step.clock), step.window)
-        if step.window.size != step.window.every:
-            batch = batch.take(pa.array(rows))
+        times = event_times(batch, step.clock)
+        if step.by_pane:
+            starts = pane_starts(times, step.window)
+        else:
+            starts, rows = assign(times, step.window)
+            if step.window.size != step.window.every:
+                batch = batch.take(pa.array(rows))
         columns = [*batch.columns, pa.array(starts).cast(field.type)]
         return pa.RecordBatch.from_arrays(columns, schema=after)
 

@@ -179,6 +179,9 @@ def is_fixed(kind: pa.DataType) -> bool:
     )  # fmt: skip
 
 
+_MANY_KEYS = 8
+
+
 def _numbering(kinds: Sequence[pa.DataType]) -> Numbering:
     fixed = [is_fixed(k) for k in kinds]
     if len(kinds) <= 2 and all(fixed):
@@ -186,6 +189,8 @@ def _numbering(kinds: Sequence[pa.DataType]) -> Numbering:
     if len(kinds) == 1:
         return TextTable()
     cut = 2 if len(kinds) > 2 and all(fixed[:2]) else 1
+    if len(kinds) > _MANY_KEYS:  # by halves, so that it does not get deep
+        cut = len(kinds) // 2
     return Composite(_numbering(kinds[:cut]), cut, _numbering(kinds[cut:]))
 
 

@@ -191,7 +191,7 @@ class TemporalJoin:
 
     def _near(self, buckets: dict[int, Bucket], least: int, most: int) -> list[Bucket]:
         """The buckets that may have records of a span of time."""
-        first, last = least // self.span.pane, most // self.span.pane
+        first, last = self.span.pane_at(least), self.span.pane_at(most)
         if last - first < len(buckets):
             found = (buckets.get(n) for n in range(first, last + 1))
             return [b for b in found if b is not None]

@@ -32,6 +32,9 @@ def is_invertible(aggregation: Aggregation) -> bool:
     return True
 
 
+_HALF = 0xFFFFFFFF
+
+
 class Running:
     """The window's counts and sums, with each pane added once and taken off once."""
 
@@ -44,7 +47,9 @@ class Running:
         self.grouper = Grouper([k.type for k in self.aggregation.keys])
         self.present = np.zeros(0, np.int64)
         count = len(self.aggregation.node.aggregates)
-        self.sums = [np.zeros(0, np.int64) for _ in range(count)]
+        # In halves of 32 bits: between two windows a sum may be out of range for a moment.
+        self.high = [np.zeros(0, np.int64) for _ in range(count)]
+        self.low = [np.zeros(0, np.int64) for _ in range(count)]
         self.filled = [np.zeros(0, np.int64) for _ in range(count)]
 
     @property
@@ -81,14 +86,12 @@ class Running:
         self.present = grown(self.present, size)
         self.present[groups] += sign  # a partial has each key once
         for i, column in enumerate(batch.columns[keys:]):
-            self.sums[i], self.filled[i] = grown(self.sums[i], size), grown(self.filled[i], size)
+            for totals in (self.high, self.low, self.filled):
+                totals[i] = grown(totals[i], size)
             valid, values = validity(column), numbers(column, np.int64)
             there = np.flatnonzero(valid) if valid.size else slice(None)
-            before = self.sums[i][groups[there]]
-            after = before + sign * values[there]
-            if (((before ^ after) & ((sign * values[there]) ^ after)) < 0).any():
-                raise StepError(f"{self.aggregation.node.label}: bigint overflow in 'sum'")
-            self.sums[i][groups[there]] = after
+            self.high[i][groups[there]] += sign * (values[there] >> 32)
+            self.low[i][groups[there]] += sign * (values[there] & _HALF)
             self.filled[i][groups[there]] += sign
 
     def result(self) -> pa.RecordBatch | None:
@@ -99,11 +102,14 @@ class Running:
         rows = pa.array(live)
         keys: list[pa.Array] = self.grouper.keys()
         columns = [k.take(rows) for k in keys]
-        for sums, filled, (_, aggregate) in zip(
-            self.sums, self.filled, self.aggregation.node.aggregates, strict=True
+        for high, low, filled, (_, aggregate) in zip(
+            self.high, self.low, self.filled, self.aggregation.node.aggregates, strict=True
         ):
             empty = None if aggregate.kind == "count" else filled[live] == 0
-            columns.append(pa.array(sums[live], mask=empty))
+            upper = high[live] + (low[live] >> 32)
+            if ((upper < -(1 << 31)) | (upper >= 1 << 31)).any():
+                raise StepError(f"{self.aggregation.node.label}: bigint overflow in 'sum'")
+            columns.append(pa.array(upper << 32 | low[live] & _HALF, mask=empty))
         return pa.RecordBatch.from_arrays(columns, schema=self.aggregation.result_schema)
 
 
@@ -213,7 +219,7 @@ def slid(
     ``panes`` are functions that give what is in them. A result comes with the pane its window ends
     with.
     """
-    step, count, number = window.every // window.pane, window.panes, first
+    step, count, number = window.step, window.panes, first
     while number < end:
         if state.is_empty:  # over a silence, however long, in one step
             if not panes:

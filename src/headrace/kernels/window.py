@@ -39,12 +39,12 @@ def backwards(label: str, watermark: int) -> StepError:
 def pane_ids(times: Any, window: Window) -> tuple[Any, int, int]:
     """The pane of each record, the first and the last; no array where there is just one."""
     span = np.empty(2, np.int64)
-    panes.pane_span(times, window.offset, window.pane, span)
+    panes.pane_span(times, window.offset, window.every, window.short, span)
     low, high = int(span[0]), int(span[1])
     if low == high:
         return _NONE, low, high
     ids = np.empty(times.size, np.int64)
-    panes.pane_of(times, window.offset, window.pane, low, high, ids)
+    panes.pane_of(times, window.offset, window.every, window.short, low, high, ids)
     return ids, low, high
 
 
@@ -80,7 +80,7 @@ def ending_with(
     result: pa.RecordBatch, keys: int, pane: int, window: Window, schema: pa.Schema
 ) -> pa.RecordBatch:
     """Results of the window that ends with a pane."""
-    end = (pane + 1) * window.pane + window.offset
+    end = window.pane_end(pane)
     return windowed(result, keys, end - window.size, end, schema)
 
 
@@ -89,6 +89,12 @@ def window_schema(bare: pa.Schema, keys: int, kind: pa.DataType) -> pa.Schema:
     fields = list(bare)
     times = [pa.field(START, kind), pa.field(END, kind)]
     return pa.schema([*fields[:keys], *times, *fields[keys:]])
+
+
+def pane_starts(times: Any, window: Window) -> Any:
+    """The start of the pane each record is in."""
+    steps = (times - window.offset) // window.every * window.every + window.offset
+    return np.where(times - steps >= window.short, steps + window.short, steps)
 
 
 def assign(times: Any, window: Window) -> tuple[Any, Any]:

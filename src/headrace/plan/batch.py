@@ -63,9 +63,9 @@ def in_panes(node: GroupBy) -> tuple[AssignWindows, GroupBy]:
     assert isinstance(node.window, Window)
     assert node.clock is not None
     window, before = node.window, node.input
-    pane = Window(window.pane, window.pane, window.offset % window.pane)
     field = node.schema.field(START).with_name(PANE)
-    step = AssignWindows(before.schema.append(field), node.step, before, pane, node.clock)
+    columns = before.schema.append(field)
+    step = AssignWindows(columns, node.step, before, window, node.clock, by_pane=True)
     keys = (*node.keys, (PANE, col(PANE).tree))
     return step, replace(node, input=step, keys=keys, window=None, clock=None)
 

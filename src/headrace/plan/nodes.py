@@ -244,6 +244,8 @@ class AssignWindows(Narrow):
 
     window: Window
     clock: EventClock
+    by_pane: bool = False
+    """Each record once, with the start of the pane it is in."""
 
     @property
     def name(self) -> str:

@@ -142,7 +142,7 @@ class Windows:
 
     def _complete(self, mark: int) -> int:
         """The first pane that is not complete at a watermark."""
-        return (mark - self.window.offset) // self.window.pane
+        return self.window.pane_at(mark)
 
     def _loaded(self, pane: int, panes: Panes, store: Store) -> list[Part]:
         splits = panes.get(str(pane), [])
@@ -356,8 +356,8 @@ class Joins:
         for lane, batch in bundles:
             times = event_times(batch, self.clocks[lane])
             low, high = join.reach[lane]
-            first = (int(times.min()) - low) // join.span.pane
-            last = (int(times.max()) + high) // join.span.pane
+            first = join.span.pane_at(int(times.min()) - low)
+            last = join.span.pane_at(int(times.max()) + high)
             other = kept[1 - lane]
             wanted |= {(1 - lane, int(n)) for n in other if first <= int(n) <= last}
         rows: dict[tuple[int, int], int] = {}

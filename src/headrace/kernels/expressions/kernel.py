@@ -117,7 +117,7 @@ def apply_arrays(
 def spread(value: Value, rows: int) -> pa.Array:
     """An array of ``rows`` values, from an array or a constant."""
     if isinstance(value, pa.Scalar):
-        return pa.repeat(value, rows)
+        return pa.repeat(value, rows) if rows else pa.nulls(0, value.type)
     return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
 
 

@@ -9,30 +9,41 @@ from numba import njit
 
 
 @njit(nogil=True, cache=True)
-def pane_span(times: Any, offset: int, pane: int, span: Any) -> None:
+def _pane_at(time: int, offset: int, every: int, short: int) -> int:
+    """The pane of a time: a step, or with ``short`` one of the two that a step has."""
+    turn = (time - offset) // every
+    if short == 0:
+        return turn
+    return 2 * turn + (time - offset - turn * every >= short)
+
+
+@njit(nogil=True, cache=True)
+def pane_span(times: Any, offset: int, every: int, short: int, span: Any) -> None:
     """The first and the last pane of some times, into ``span``."""
     least, most = times[0], times[0]
     for i in range(1, times.size):
         least = min(least, times[i])
         most = max(most, times[i])
-    span[0] = (least - offset) // pane
-    span[1] = (most - offset) // pane
+    span[0] = _pane_at(least, offset, every, short)
+    span[1] = _pane_at(most, offset, every, short)
 
 
 @njit(nogil=True, cache=True)
-def pane_of(times: Any, offset: int, pane: int, low: int, high: int, panes: Any) -> None:
+def pane_of(
+    times: Any, offset: int, every: int, short: int, low: int, high: int, panes: Any
+) -> None:
     """The pane of each time; when there are few, by comparing, which is cheaper than dividing."""
-    if high - low <= 4:
+    if short == 0 and high - low <= 4:
         for i in range(times.size):
             at = low
-            edge = (low + 1) * pane + offset
+            edge = (low + 1) * every + offset
             while times[i] >= edge:
                 at += 1
-                edge += pane
+                edge += every
             panes[i] = at
         return
     for i in range(times.size):
-        panes[i] = (times[i] - offset) // pane
+        panes[i] = _pane_at(times[i], offset, every, short)
 
 
 @njit(nogil=True, cache=True)
