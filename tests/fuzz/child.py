@@ -9,6 +9,7 @@ import resource
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,7 +58,7 @@ def _answer(pipe: Any, child: Any) -> str | None:
 
 def _serve(pipe: Any, check: Check, folder: str) -> None:
     faulthandler.enable()
-    pages = int(open("/proc/self/statm").read().split()[0])
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + MEMORY
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

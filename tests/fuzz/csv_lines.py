@@ -125,6 +125,7 @@ def whole_file(rng: random.Random, style: Style) -> tuple[bytes, list[list[str]]
     width = rng.randint(2, 4)
     texts = [*TEXTS[1:], "two\nlines", "a\r\nb", '"\n"', "\n\n", style.delimiter]
     rows = [[rng.choice(texts) for _ in range(width)] for _ in range(rng.choice([1, 5, 40]))]
+    rows[0][0] = "a"  # a byte order mark there would be the file's
     writer.writerows(rows)
     return out.getvalue().encode(), rows
 
@@ -192,7 +193,9 @@ def _value(raw: bytes, quoted: bool, kind: pa.DataType, style: Style) -> Any:
     if not quoted and raw in [n.encode() for n in style.nulls]:
         return None
     if t.is_binary(kind):
-        return raw or None  # an empty field is '' in a column of text only
+        if not raw and not quoted:
+            raise Unsure("an empty field is '' in a column of text, and null in one of numbers")
+        return raw
     try:
         text = raw.decode()
     except UnicodeDecodeError:

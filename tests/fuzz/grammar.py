@@ -35,9 +35,9 @@ _WORDS = {
     "sum": "+ - *",
 }
 PATTERNS = [
-    "a", "ab", "[a-c]+", "^a", "x$", "\\\\d+", "(a)(b)?", "a|b", ".", "\\\\s", "[^a-z]", "é+", "\\\\W+",
-    "(?i)x", "(?i)é", "\\\\bé", "\\\\b", "b*", "a{2,3}", ",", "a.*b", "[, ]", "(?s)a.b", "(?m)^a$", "\\\\w+",
-    "\\\\p{L}+", "日", "(?<=a)b", "ab|ba", "\\\\.",
+    "a", "ab", "[a-c]+", "^a", "x$", "\\\\d+", "(a)(b)?", "a|b", ".", "\\\\s", "[^a-z]", "é+",
+    "\\\\W+", "(?i)x", "(?i)é", "\\\\bé", "\\\\b", "b*", "a{2,3}", ",", "a.*b", "[, ]", "(?s)a.b",
+    "(?m)^a$", "\\\\w+", "\\\\p{L}+", "日", "(?<=a)b", "ab|ba", "\\\\.",
 ]  # fmt: skip
 SMALL = [*range(-3, 13), 100, -2147483648, 2147483647]
 
@@ -79,14 +79,16 @@ TEMPLATES: dict[str, list[str]] = {
     ],
     "string": [
         "s", "u", "r.v", "{word}", "{trim}({string})", "concat({string}, {string})",
-        "concat({int}, {string})", "({string} || {string})", "concat_ws({word}, {string}, {string})",
+        "concat({int}, {string})", "({string} || {string})",
+        "concat_ws({word}, {string}, {string})",
         "substring({string}, {small}, {small})", "substr({string}, {small})",
         "mid({string}, {small}, {small})", "replace({string}, {word}, {word})",
         "replace({string}, {word})", "repeat({string}, {index})", "lpad({string}, {pad}, {word})",
         "rpad({string}, {pad}, {word})", "lpad({string}, {pad})", "left({string}, {small})",
         "right({string}, {small})", "regexp_extract({string}, {pattern}, 0)",
         "regexp_replace({string}, {pattern}, '-')", "regexp_replace({string}, {pattern}, '$0$0')",
-        "coalesce({string}, {string})", "{digest}({string})", "sha2({string}, 256)", "md5({binary})",
+        "coalesce({string}, {string})", "{digest}({string})", "sha2({string}, 256)",
+        "md5({binary})",
         "cast({int} as string)", "cast({long} as string)", "cast({bool} as string)",
         "cast({date} as string)", "cast({time} as string)", "cast({ntz} as string)",
         "cast({double} as string)", "cast({decimal} as string)", "cast({binary} as string)",
@@ -143,7 +145,9 @@ TEMPLATES: dict[str, list[str]] = {
         "coalesce({decimal}, {decimal})", "try_cast({double} as decimal(9, 3))",
         "try_cast({decimal} as decimal(6, 1))", "abs(q)",
     ],
-    "binary": ["v", "cast({string} as binary)", "coalesce({binary}, {binary})", "concat({binary}, v)"],
+    "binary": [
+        "v", "cast({string} as binary)", "coalesce({binary}, {binary})", "concat({binary}, v)",
+    ],
 }  # fmt: skip
 LEAVES = {k: [t for t in v if "{" not in t] for k, v in TEMPLATES.items()}
 KINDS = sorted(TEMPLATES)

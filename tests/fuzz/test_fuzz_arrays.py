@@ -69,6 +69,10 @@ def _answer(text: str, kernel: Any, batch: pa.RecordBatch) -> tuple[list[Any] | 
         array = evaluate(kernel, batch)
     except ExpressionError as error:
         return None, str(error)
+    except pa.ArrowInvalid as error:  # the step tells it, with the record that it failed on
+        if not batch.num_rows:
+            raise AssertionError(f"{text} refuses no records: {error}") from error
+        return None, str(error)
     except Exception as error:
         raise AssertionError(f"{text} raises {type(error).__name__}: {error}") from error
     array.validate(full=True)
@@ -94,4 +98,4 @@ def _on_the_box(text: str, plain: pa.RecordBatch, other: pa.RecordBatch) -> None
 
 @pytest.mark.slow
 def test_any_layout_gives_the_same_answer(tmp_path: Any) -> None:
-    rounds_in_child(8.0, check_layouts, str(tmp_path))
+    rounds_in_child(6.0, check_layouts, str(tmp_path))

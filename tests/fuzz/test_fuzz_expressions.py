@@ -5,6 +5,7 @@ Before a sort our kernels compute an expression; after it, on Spark, Spark SQL d
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import headrace as hr
 from headrace.errors import HeadraceError
 from headrace.expressions import parse
 from headrace.kernels.expressions import compile_expression, evaluate
+from headrace.types import normal_type
 from tests.expressions.test_against_spark import EXPRESSION, close
 from tests.fuzz.budget import named, seeds
 from tests.fuzz.grammar import KINDS, SCHEMA, expression
@@ -72,7 +74,14 @@ def of_kernel(table: pa.Table, text: str) -> Answer:
         array = evaluate(kernel, batch)
     except HeadraceError as error:
         return Answer(refused=str(error)[:300])
-    return Answer((str(kernel.type),), (_values(text, array),))
+    except pa.ArrowInvalid as error:  # the step tells it, with the record that it failed on
+        if not table.num_rows:
+            raise AssertionError(f"{text} refuses no records: {error}") from error
+        return Answer(refused=str(error)[:300])
+    except Exception as error:
+        raise AssertionError(f"{text}: {type(error).__name__}: {error}") from error
+    kind = normal_type(kernel.type)  # a column of nothing but nulls is text
+    return Answer((str(kind),), (_values(text, array),))
 
 
 def of_stream(table: pa.Table, texts: list[str], engine: Any, after_sort: bool) -> Answer:
@@ -131,6 +140,8 @@ def _agree(table: pa.Table, texts: list[str], ours: dict[str, Answer], spark: An
         for i, text in enumerate(texts):
             _compare(text, table, ours[text], theirs, i)
         return
+    if not table.num_rows and "SQLSTATE: 22" in theirs.refused:
+        return  # Spark computes constants even for no record, and a value may be out of range
     assert len(texts) > 1, (
         f"Spark refuses {texts[0]}: {theirs.refused}; the kernel gives {ours[texts[0]].columns} "
         f"for {_used(texts[0], table, None)}"
@@ -143,9 +154,15 @@ def _compare(text: str, table: pa.Table, ours: Answer, theirs: Answer, at: int) 
     kinds = f"{ours.types[0]} of the kernel, {theirs.types[at]} of Spark"
     assert ours.types[0] == theirs.types[at], f"{text}: {kinds}"
     for row, (a, b) in enumerate(zip(ours.columns[0], theirs.columns[at], strict=True)):
-        assert close(a, b), (
-            f"{text}: the kernel gives {a!r}, Spark {b!r} for {_used(text, table, row)}"
-        )
+        shown = f"{text}: the kernel gives {a!r}, Spark {b!r} for {_used(text, table, row)}"
+        assert close(a, b), shown
+        assert _zeros(a) == _zeros(b), shown
+
+
+def _zeros(value: Any) -> list[float]:
+    """The signs of the zeros in a value, which equality does not see."""
+    parts = value if isinstance(value, list) else [value]
+    return [math.copysign(1, v) for v in parts if isinstance(v, float) and v == 0]
 
 
 def _used(text: str, table: pa.Table, row: int | None) -> dict[str, Any]:
@@ -156,6 +173,6 @@ def _used(text: str, table: pa.Table, row: int | None) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_kernels_and_spark_columns_agree(spark_engine: hr.Spark) -> None:
-    for seed in seeds(15.0):
+    for seed in seeds(12.0):
         with named(seed):
             check(random.Random(seed), seed, spark_engine)

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import zstandard
 
 import headrace as hr
-from headrace.errors import BadRecord, HeadraceError
+from headrace.errors import BadRecord, HeadraceError, PlanError
 from headrace.io.messages import Decoding
 from headrace.io.source import SetAside
 from tests.fuzz import csv_lines, json_lines, parquet_files
@@ -42,18 +43,29 @@ def refusals(data: Any) -> Iterator[None]:
         raise AssertionError(f"{type(error).__name__}: {error}\nfor {data!r}"[:3000]) from error
 
 
+def refuses_maps(schema: pa.Schema, build: Callable[[], Any]) -> bool:
+    """JSON has no maps: a schema with one may be refused, but then when it is given."""
+    if not any(pa.types.is_map(kind) for kind in schema.types):
+        return False
+    try:
+        build()
+    except PlanError:
+        return True
+    return False
+
+
 def check_json(rng: random.Random, folder: str) -> None:
     schema = json_lines.random_schema(rng)
     data = json_lines.random_file(rng, schema)
     path = Path(folder) / "a.json"
     path.write_bytes(data)
     any_sizes(rng)
+    if refuses_maps(schema, lambda: hr.read_json(path, schema=schema)):
+        return
     lines = [
         Line(i + 1, text, json_lines.expected(text, schema))
         for i, text in enumerate(split_lines(data))
     ]
-    if lines and lines[0].text.startswith(b"\xef\xbb\xbf"):
-        lines[0] = Line(1, lines[0].text, ANY)  # a byte order mark may be passed over
     try:
         check_lines(
             rng,
@@ -93,7 +105,7 @@ def check_csv(rng: random.Random, folder: str) -> None:
         for i, text in enumerate(split_lines(data))
     ]
     if lines and lines[0].text.startswith(b"\xef\xbb\xbf"):
-        lines[0] = Line(1, lines[0].text, ANY)
+        lines[0] = Line(1, lines[0].text, ANY)  # a byte order mark may be passed over
     check_lines(rng, build, lines[1:] if style.header else lines, box=rng.random() < 0.1)
 
 
@@ -196,6 +208,8 @@ def check_messages(rng: random.Random, folder: str) -> None:
     """Every message is one record or one bad one, in the order of the messages."""
     form = rng.choice(["json", "json", "json", "text", "bytes"])
     schema = json_lines.random_schema(rng) if form == "json" else None
+    if schema and refuses_maps(schema, lambda: Decoding.of("read_kafka", form, schema, "keep")):
+        return
     shape = schema or json_lines.random_schema(rng)
     texts = []
     for _ in range(rng.choice([1, 2, 5, 30])):
@@ -217,8 +231,8 @@ def check_messages(rng: random.Random, folder: str) -> None:
         faults = [r for b in bad.records(messages, []) for r in b.to_pylist()]
         if faults:
             assert aside == len(faults)
+            strict = Decoding.of("read_kafka", form, schema, "raise")
             with pytest.raises(BadRecord, match=rf"message {faults[0]['line']}: "):
-                strict = Decoding.of("read_kafka", form, schema, "raise")
                 list(strict.records(messages, keep.schema.names))
         numbers = [f["line"] for f in faults]
         good = iter(rows)

@@ -73,9 +73,9 @@ def check_on_the_box(rng: random.Random, folder: str = "") -> None:
 
 @pytest.mark.slow
 def test_the_box_gives_what_duckdb_gives() -> None:
-    rounds(10.0, check_on_the_box)
+    rounds(9.0, check_on_the_box)
 
 
 @pytest.mark.slow
 def test_spark_gives_what_duckdb_gives(spark_engine: hr.Spark) -> None:
-    rounds(8.0, lambda rng: check(rng, spark_engine))
+    rounds(6.0, lambda rng: check(rng, spark_engine))

@@ -25,8 +25,8 @@ def sleepy(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 schema = {"value": "bigint", "at": "timestamp"}
-stream = hr.rate(1000, limit=1000).map_batches(sleepy, schema=schema)
-counts = stream.event_time("at").window(hr.tumbling("1s")).agg(n=hr.count(), last=hr.max("value"))
+stream = hr.rate(1000, limit=1000).event_time("at").map_batches(sleepy, schema=schema)
+counts = stream.window(hr.tumbling("1s")).agg(n=hr.count(), last=hr.max("value"))
 on = hr.Spark(master="local[2]") if engine == "spark" else hr.Box(workers=2)
 job = counts.write_parquet(out).start(on=on)
 while job.progress().records_in < (1500 if slow < 1 else 1):
@@ -45,6 +45,7 @@ def started(engine: str, out: Path, slow: float = 0.2, grace: str = "30s") -> An
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n", process.communicate()[1]
+    time.sleep(0.5)  # until it waits
     return process
 
 
@@ -70,8 +71,7 @@ def test_what_was_read_is_finished(tmp_path: Path, name: str, by: str) -> None:
 def test_a_second_signal_or_the_end_of_grace_stops_at_once(
     tmp_path: Path, name: str, how: str
 ) -> None:
-    process = started(name, tmp_path / "out", 20.0 if how == "twice" else 15.0,
-                      "1s" if how == "grace" else "60s")  # fmt: skip
+    process = started(name, tmp_path / "out", 6.0, "1s" if how == "grace" else "60s")
     begun = time.monotonic()
     process.send_signal(signal.SIGTERM)
     if how == "twice":

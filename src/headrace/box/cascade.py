@@ -64,6 +64,8 @@ class Vertex:
     ) -> None:
         self.name, self.transform, self.joint, self.most = name, transform, joint, most
         self.in_order = in_order
+        self.python = False
+        """Whether it runs a person's functions."""
         self.schema: pa.Schema | None = None
         """The columns it gives."""
         self.lanes = [Lane(self, i) for i in range(lanes)]

@@ -42,20 +42,37 @@ log = logging.getLogger("headrace")
 
 
 class Pace:
-    """How large bundles should be, by how fast they are processed and how many wait.
+    """How large bundles should be, by what they cost and how many wait.
 
     A bundle is to take about 4 ms, so that a watermark never waits long behind one; where bundles
-    pile up, up to 16 ms, so that dispatching costs less.
+    pile up, up to 16 ms, so that dispatching costs less. It is never so small that what every
+    bundle costs, however few its records, is more than a tenth of it.
     """
 
     def __init__(self, fixed: int | None, workers: int, cascade: Cascade) -> None:
         self.fixed, self.workers, self.cascade = fixed, workers, cascade
-        self.rate = 2.0e6
+        self.weight = self.sizes = self.times = self.squares = self.products = 0.0
+        self.per_bundle, self.per_record = 0.0, 0.5e-6
+        self.turn = 0
 
     def done(self, records: int, seconds: float) -> None:
-        """A bundle from the ingress took that long."""
-        if records >= 256 and seconds > 0:
-            self.rate += 0.2 * (records / seconds - self.rate)
+        """A bundle from the ingress cost so much: time it worked, never time it waited."""
+        if records < 16 or seconds <= 0:
+            return
+        self.weight = _FADE * self.weight + 1
+        self.sizes = _FADE * self.sizes + records
+        self.times = _FADE * self.times + seconds
+        self.squares = _FADE * self.squares + records * records
+        self.products = _FADE * self.products + records * seconds
+        size, time = self.sizes / self.weight, self.times / self.weight
+        spread = self.squares / self.weight - size * size
+        # A line through what was seen; where all were about as large, one through the origin.
+        slope = time / size
+        if spread > (0.05 * size) ** 2:
+            steepness = (self.products / self.weight - size * time) / spread
+            slope = min(slope, max(steepness, 0.05 * slope))
+        self.per_record = max(slope, 1e-9)
+        self.per_bundle = max(0.0, time - slope * size)
 
     def rows(self) -> int:
         """The records to put into a bundle now."""
@@ -63,7 +80,15 @@ class Pace:
             return self.fixed
         waiting = self.cascade.in_flight / (2 * self.workers)
         span = 0.004 * min(4.0, max(1.0, waiting))
-        return int(min(MOST, max(LEAST, self.rate * span)))
+        rows = max(span, _SHARE * self.per_bundle) / self.per_record
+        self.turn = (self.turn + 1) % len(_TURNS)  # of several sizes, so that both can be told
+        return int(min(MOST, max(LEAST, rows * _TURNS[self.turn])))
+
+
+_FADE = 0.95
+_SHARE = 10
+"""How many times what it costs to handle a bundle its records are to cost."""
+_TURNS = (1.0, 0.8, 1.2)
 
 
 @dataclass

@@ -176,6 +176,7 @@ class Network:
             if isinstance(node, MaxParallelism):
                 most = node.count
         vertex = Vertex(node.label, transform, most=most)
+        vertex.python = isinstance(node, Custom) or _runs_python(steps)
         self._connect(port, vertex, chain.columns)
         return self._register(vertex, node)
 
@@ -183,6 +184,7 @@ class Network:
         chain = compile_chain(steps, _schema(port), None, self.zone)
         name = steps[-1].label if steps else node.label
         vertex = Vertex(name, Stateless(chain))
+        vertex.python = _runs_python(steps)
         self._connect(port, vertex, chain.columns)
         return self._register(vertex, node)
 
@@ -196,8 +198,10 @@ class Network:
             if isinstance(node.window, Window):
                 self.grains.append(node.window)
             plan = compile_partial(steps, before, node, self.zone)
-            transform = Aggregate(plan, node, node.schema, self.workers)
+            transform = Aggregate(plan, node, node.schema, self.workers, self.zone)
         vertex = Vertex(node.label, transform)
+        users = any(aggregate.user is not None for _, aggregate in node.aggregates)
+        vertex.python = users or _runs_python(steps)
         self._connect(port, vertex, plan.chain.columns)
         return self._register(vertex, node)
 
@@ -227,6 +231,7 @@ class Network:
         else:
             transform = BothSides(node, chains, 2 * self.workers)  # type: ignore[arg-type]
         vertex = Vertex(node.label, transform, 2)
+        vertex.python = any(_runs_python(steps) for _, steps in sides)
         for lane, ((port, _), chain) in enumerate(zip(sides, chains, strict=True)):
             self._connect(port, vertex, chain.columns, lane)
         self._register(vertex, None)
@@ -289,6 +294,10 @@ class Network:
             ingress.grains, ingress.fine = self.grains, self.fine
             made.append(ingress)
         return made
+
+
+def _runs_python(steps: Iterable[Narrow]) -> bool:
+    return any(step.python for step in steps)
 
 
 def _schema(port: Port) -> pa.Schema:

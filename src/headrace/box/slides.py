@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headrace.box.bundle import Bundle
 from headrace.box.panes import CellPane, LocalPane, OrderedPane, Pane, Tables, TokenPane
+from headrace.box.sparse import SparseWindows, can_be_sparse, is_sparse
 from headrace.box.transforms import Out, Phases, Task, rotated, selected
 from headrace.errors import ExpressionError
 from headrace.kernels.aggregate import Partial, PartialPlan
@@ -50,7 +51,9 @@ MANY_PANES = 64
 class Aggregate:
     """The transform of ``group_by`` and of windows: bundles into panes, watermarks close them."""
 
-    def __init__(self, plan: PartialPlan, node: GroupBy, schema: pa.Schema, workers: int) -> None:
+    def __init__(
+        self, plan: PartialPlan, node: GroupBy, schema: pa.Schema, workers: int, zone: str = "UTC"
+    ) -> None:
         self.plan, self.node, self.schema = plan, node, schema
         self.aggregation = plan.aggregation
         self.workers = workers
@@ -72,12 +75,21 @@ class Aggregate:
             ordered = node.is_ordered
             self.sliding = [sliding_state(self.aggregation, ordered) for _ in range(self.shards)]
 
+        self.sparse: SparseWindows | None = None
+        if self.window is not None and can_be_sparse(plan, node):
+            self.sparse = SparseWindows(plan, node, zone)
+        self.is_sparse = False
+        """Whether all that is held is in ``sparse``; it may change when nothing is held."""
+        self.busy = 0
+        """Bundles and watermarks that are being processed: meanwhile it must not change."""
+
     def _table(self) -> Any:
         return Cells(self.cells) if self.cells is not None else self.plan.start()
 
     @property
     def nbytes(self) -> int:
         held = sum(p.nbytes for p in list(self.panes.values()))
+        held += 0 if self.sparse is None else self.sparse.nbytes
         return held + sum(s.nbytes for s in self.sliding)
 
     # Records
@@ -89,12 +101,44 @@ class Aggregate:
                 self._add(batch, (*bundle.order, i), out.worker)
 
     def _add(self, batch: pa.RecordBatch, order: tuple[int, ...], worker: int) -> None:
-        ids, low, high = _ONE_PANE
-        if self.window is not None:
-            assert self.node.clock is not None
-            ids, low, high = pane_ids(event_times(batch, self.node.clock), self.window)
-            if low < self._complete(self.closed):
-                raise backwards(self.node.label, self.closed)
+        if self.window is None:
+            self._add_panes(batch, *_ONE_PANE, order, worker)
+            return
+        assert self.node.clock is not None
+        times = event_times(batch, self.node.clock)
+        ids, low, high = pane_ids(times, self.window)
+        if low < self._complete(self.closed):
+            raise backwards(self.node.label, self.closed)
+        if self.sparse is None:
+            self._add_panes(batch, ids, low, high, order, worker)
+            return
+        with self.lock:
+            if not self.busy and self._is_empty():
+                self.is_sparse = is_sparse(ids, low, high)
+            self.busy += 1
+        try:
+            if self.is_sparse:
+                self.sparse.add(batch, times, worker)
+            else:
+                self._add_panes(batch, ids, low, high, order, worker)
+        finally:
+            with self.lock:
+                self.busy -= 1
+
+    def _is_empty(self) -> bool:
+        """Whether nothing is held. The lock is held."""
+        assert self.sparse is not None
+        return not self.panes and self.sparse.is_empty and all(s.is_empty for s in self.sliding)
+
+    def _add_panes(
+        self,
+        batch: pa.RecordBatch,
+        ids: Any,
+        low: int,
+        high: int,
+        order: tuple[int, ...],
+        worker: int,
+    ) -> None:
         if self.plan.split is not None:
             self._count_words(batch, ids, low, high, worker)
         elif self.cells is not None and high - low > MANY_PANES:
@@ -195,7 +239,25 @@ class Aggregate:
         if now == before and time < FOREVER:
             out.watermark = None
             return None
-        return self._slid(now, out) if self.sliding else self._tumbled(now, out)
+        with self.lock:
+            self.busy += 1
+        if self.is_sparse:
+            return self._until_done(self._closed_together(time, now, out))
+        return self._until_done(self._slid(now, out) if self.sliding else self._tumbled(now, out))
+
+    def _until_done(self, phases: Phases) -> Phases:
+        try:
+            yield from phases
+        finally:
+            with self.lock:
+                self.busy -= 1
+
+    def _closed_together(self, time: int, complete: int, out: Out) -> Phases:
+        assert self.sparse is not None
+        for i, batch in enumerate(self.sparse.close(time)):
+            out.emit(batch, (complete, i))
+        self.entered = complete  # for panes of their own, which may follow
+        yield []
 
     def _complete(self, time: int) -> int:
         """The first pane that is not complete at a watermark."""

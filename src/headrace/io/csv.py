@@ -15,6 +15,7 @@ from pyarrow import csv
 from headrace.errors import PlanError
 from headrace.io.files import MAX_LINE, File, find_files, line_limit
 from headrace.io.records import (
+    BYTE_ORDER_MARK,
     RecordSource,
     check_on_error,
     line_edges,
@@ -59,12 +60,33 @@ class CsvFormat:
         if data.size == 0:
             return wanted.empty_table()
         self._check_quotes(data)
-        table = csv.read_csv(
+        self._check_line_ends(data)
+        table = self._read(data, schema, columns, bool(self.nulls))
+        texts = [n for n in columns if _is_words(schema.field(n).type)]
+        if self.nulls and texts:
+            # Arrow takes an empty field for null too then; in a column of text it is ''.
+            plain = self._read(data, schema, texts, False)
+            for name in texts:
+                missing = pc.and_(table[name].is_null(), pc.not_equal(plain[name], _EMPTY))
+                place = table.schema.get_field_index(name)
+                none = pa.scalar(None, schema.field(name).type)
+                table = table.set_column(place, name, pc.if_else(missing, none, plain[name]))
+        arrays = [self._timed(table[f.name].combine_chunks(), f.type) for f in wanted]
+        return pa.Table.from_arrays(arrays, schema=wanted)
+
+    def _read(
+        self, data: pa.Buffer, schema: pa.Schema, columns: Sequence[str], null_words: bool
+    ) -> pa.Table:
+        skip = bytes(memoryview(data)[:3]) == BYTE_ORDER_MARK  # Arrow would leave it out
+        if skip:
+            data = pa.py_buffer(b"\n" + data.to_pybytes())
+        return csv.read_csv(
             pa.BufferReader(data),
             csv.ReadOptions(
                 column_names=list(self.names),
                 use_threads=False,
                 block_size=max(data.size + 1, 1 << 16),
+                skip_rows=int(skip),
             ),
             self._parse_options(),
             csv.ConvertOptions(
@@ -73,12 +95,20 @@ class CsvFormat:
                 ),
                 include_columns=list(columns),
                 null_values=["", *self.nulls],
-                strings_can_be_null=bool(self.nulls),
+                strings_can_be_null=null_words,
                 quoted_strings_can_be_null=False,
             ),
         )
-        arrays = [self._timed(table[f.name].combine_chunks(), f.type) for f in wanted]
-        return pa.Table.from_arrays(arrays, schema=wanted)
+
+    def _check_line_ends(self, data: pa.Buffer) -> None:
+        """Refuse a carriage return within a line: Arrow would end the record there."""
+        if self.multiline or b"\r" not in memoryview(data).tobytes():
+            return
+        raw = np.frombuffer(data, np.uint8)
+        places = np.flatnonzero(raw == 13)
+        inside = places[places < raw.size - 1]
+        if (raw[inside + 1] != 10).any():
+            raise pa.ArrowInvalid("a carriage return stands within the line")
 
     def _timed(self, array: pa.Array, kind: pa.DataType) -> pa.Array:
         """Times are read as our CAST reads them, in more forms than Arrow's CSV reader takes."""
@@ -191,6 +221,13 @@ def _first_record(style: CsvFormat, data: pa.Buffer, file: File, where: str) -> 
         )
     except reader.Error as error:
         raise PlanError(f"{where}: the first line of {file.path!r} is not CSV: {error}") from None
+
+
+_EMPTY = pa.scalar("", pa.string())
+
+
+def _is_words(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind))
 
 
 def _is_time(kind: pa.DataType) -> bool:

@@ -39,20 +39,18 @@ class JsonFormat:
         from headrace.kernels.native import lines as native
 
         wanted = pa.schema([schema.field(n) for n in columns])
-        text = data.to_pybytes()
-        if not text.strip():
-            return wanted.empty_table()
-        check_utf8(text)
         # Decided here, for a block whose first value is null ends the process in Arrow's reader.
         objects = native.count_objects(np.frombuffer(data, np.uint8))
         if objects < 0:
             raise pa.ArrowInvalid("the line is not a JSON object")
-        as_text = pa.schema([f.with_type(pa.string()) if _is_text(f.type) else f for f in wanted])
+        if objects == 0:
+            return wanted.empty_table()
+        check_utf8(data.to_pybytes())
         table = json.read_json(
             pa.BufferReader(data),
             json.ReadOptions(use_threads=False, block_size=max(data.size + 1, 1 << 16)),
             json.ParseOptions(
-                explicit_schema=as_text,
+                explicit_schema=pa.schema([f.with_type(_as_text(f.type)) for f in wanted]),
                 unexpected_field_behavior="ignore",
                 newlines_in_values=False,
             ),
@@ -71,21 +69,57 @@ def check_utf8(data: bytes) -> None:
         raise pa.ArrowInvalid(f"the record is not UTF-8: {error}") from None
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    """Whether JSON writes values of a type as text that Arrow does not read by itself."""
+def _as_text(kind: pa.DataType) -> pa.DataType:
+    """The type that Arrow reads for a column: text where JSON writes values of a type as text."""
     t = pa.types
-    return bool(t.is_date(kind) or t.is_timestamp(kind) or t.is_decimal(kind) or t.is_binary(kind))
+    if t.is_date(kind) or t.is_timestamp(kind) or t.is_decimal(kind) or t.is_binary(kind):
+        return pa.string()
+    if t.is_list(kind):
+        return pa.list_(_as_text(kind.value_type))
+    if t.is_struct(kind):
+        return pa.struct([f.with_type(_as_text(f.type)) for f in kind])
+    return kind
 
 
 def _typed(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """What was read as text in its own type, within lists and structs too."""
+    if array.type.equals(kind):
+        return array
+    missing = array.is_null() if array.null_count else None
+    if pa.types.is_list(kind):
+        values = _typed(array.values, kind.value_type)
+        return pa.ListArray.from_arrays(array.offsets, values, type=kind, mask=missing)
+    if pa.types.is_struct(kind):
+        fields = [_typed(array.field(i), f.type) for i, f in enumerate(kind)]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=missing)
     if not pa.types.is_binary(kind):
         return typed(array, kind)
+    texts = array.to_pylist()
     try:
-        return pa.array(
-            [None if v is None else base64.b64decode(v) for v in array.to_pylist()], kind
-        )
+        data = [None if v is None else base64.b64decode(v, validate=True) for v in texts]
     except ValueError as error:
         raise pa.ArrowInvalid(f"binary values are base64 in JSON: {error}") from None
+    return pa.array(data, kind)
+
+
+def refuse_maps(schema: pa.Schema, where: str) -> pa.Schema:
+    """Refuse columns that JSON has no form for, while the pipeline is being built."""
+
+    def has_none(kind: pa.DataType) -> bool:
+        t = pa.types
+        if t.is_map(kind) or t.is_duration(kind):
+            return True
+        inner = [f.type for f in kind] if t.is_struct(kind) else []
+        inner += [kind.value_type] if t.is_list(kind) else []
+        return any(map(has_none, inner))
+
+    for field in schema:
+        if has_none(field.type):
+            raise PlanError(
+                f"{where}: '{field.name}' is {type_name(field.type)}, which is not read from JSON; "
+                "use a struct, or an array of structs"
+            )
+    return schema
 
 
 class JsonSource:
@@ -101,7 +135,7 @@ class JsonSource:
         if schema is None:
             known = _infer(files)
         else:
-            known = to_schema(schema)
+            known = refuse_maps(to_schema(schema), "read_json")
             _refuse_misspelt(files, known)
         return RecordSource(files, known, JsonFormat(), on_error, longest=longest)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import BadRecord, PlanError
-from headrace.io.json import JsonFormat, json_line
+from headrace.io.json import JsonFormat, json_line, refuse_maps
 from headrace.io.records import check_on_error, short
 from headrace.io.source import ERRORS, SetAside
 from headrace.types import to_schema
@@ -38,7 +38,7 @@ class Decoding:
         if form == "json":
             if schema is None:
                 raise PlanError(f"{what}: pass schema=, the columns of the JSON objects")
-            return Decoding(form, to_schema(schema), on_error)
+            return Decoding(form, refuse_maps(to_schema(schema), what), on_error)
         if schema is not None:
             raise PlanError(f"{what}: schema= is for format='json'; {form} has the column value")
         kind = pa.string() if form == "text" else pa.binary()

@@ -132,6 +132,8 @@ class RecordSplit:
                     raise refused(found)
                 yield empty, [found]
                 continue
+            if number == 0 and self.part.start == 0:
+                data = without_mark(data)
             count = count_lines(data)
             if number == 0 and self.part.start == 0 and self.format.header_records():
                 edges = self.format.edges(data)
@@ -224,6 +226,14 @@ def bad_records(bad: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     )
 
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+def without_mark(data: pa.Buffer) -> pa.Buffer:
+    """The beginning of a file without the mark that some programs put there."""
+    return data.slice(3) if bytes(memoryview(data)[:3]) == BYTE_ORDER_MARK else data
+
+
 def line_edges(data: pa.Buffer) -> np.ndarray[Any, Any]:
     """Where each line begins, and the end of the last."""
     raw = np.frombuffer(data, np.uint8)
@@ -278,7 +288,7 @@ def samples(files: Sequence[File], most: int = 8, size: int = 1 << 20) -> Iterat
     for file in files[:most]:
         for data in blocks(Range(file, 0, min(file.size, size) if not file.compression else 1)):
             if not isinstance(data, LongLine):
-                yield data
+                yield without_mark(data)
             break
 
 

@@ -54,8 +54,8 @@ class TextSource:
         check_on_error(on_error, "read_text")
         longest = line_limit(max_line, "read_text")
         try:
-            plain = "\n".encode(encoding) == b"\n"
-        except (LookupError, TypeError):
+            plain = "\n".encode(encoding) == b"\n" and b"a\xff".decode(encoding, "replace") != ""
+        except (LookupError, TypeError, UnicodeError):
             raise PlanError(f"read_text: there is no encoding {encoding!r}") from None
         if not plain:
             raise PlanError(

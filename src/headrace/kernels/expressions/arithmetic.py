@@ -366,16 +366,23 @@ def _rounding(name: str, mode: str, value: Kernel, digits: Kernel | None) -> Ker
     if pa.types.is_integer(kind):
         if places >= 0:
             return value
+        places = max(places, -_MOST_PLACES)
         return apply_arrays(
             kind, lambda a: _round_integers(a, places, mode, name), value, raises=True
         )
+    if places > _MOST_PLACES:  # more than any number has
+        return value
+    places = max(places, -_MOST_PLACES)
     return apply_arrays(kind, lambda a: _round_floats(a, places, mode), value)
+
+
+_MOST_PLACES = 350
 
 
 def _round_integers(array: pa.Array, places: int, mode: str, name: str) -> pa.Array:
     unit = decimal.Decimal(1).scaleb(-places)
     out: list[int | None] = []
-    with decimal.localcontext(decimal.Context(prec=60)):
+    with decimal.localcontext(decimal.Context(prec=400)):
         for value in array.to_pylist():
             scaled = None if value is None else (decimal.Decimal(value) / unit).quantize(1, mode)
             out.append(None if scaled is None else int(scaled * unit))

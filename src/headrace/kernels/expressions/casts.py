@@ -133,6 +133,8 @@ def cast(kernel: Kernel, to: pa.DataType, zone: str = "UTC", strict: bool = True
         inner = cast(Kernel(source.value_type, lambda b: b.column(0)), to.value_type, zone, strict)
 
         def elements(a: pa.Array) -> pa.Array:
+            if a.offset:  # just what the slice has, from its beginning
+                a = pa.concat_arrays([a, a[:0]])
             flat = pa.RecordBatch.from_arrays([a.values], names=["v"])
             return pa.ListArray.from_arrays(
                 a.offsets, inner.run(flat), type=to, mask=a.is_null() if a.null_count else None
@@ -371,7 +373,10 @@ def local(array: pa.Array, zone: str) -> pa.Array:
         return array.cast(pa.int64()).cast(pa.timestamp("us"))
     if not _in_tables(array):
         where = ZoneInfo(zone)
-        moments = (None if v is None else v.astimezone(where) for v in array.to_pylist())
+        try:
+            moments = [None if v is None else v.astimezone(where) for v in array.to_pylist()]
+        except OverflowError:
+            raise ExpressionError(f"a time is beyond the calendar of the zone {zone}") from None
         return pa.array([m and m.replace(tzinfo=None) for m in moments], pa.timestamp("us"))
     return pc.local_timestamp(array.cast(pa.timestamp("us", tz=zone)))
 

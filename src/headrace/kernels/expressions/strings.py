@@ -101,7 +101,7 @@ def build_octets(scope: Scope, value: Kernel) -> Kernel:
     return apply(INT, pc.binary_length, text(value, "octet_length"))
 
 
-@function("substring", "substr", "mid")
+@function("substring", "substr")
 def build_substring(
     scope: Scope, value: Kernel, start: Kernel, length: Kernel | None = None
 ) -> Kernel:
@@ -142,8 +142,8 @@ def _search(names: tuple[str, ...], compute: Callable[..., Any]) -> None:
 
 
 _search(("contains",), pc.match_substring)
-_search(("startswith", "starts_with"), pc.starts_with)
-_search(("endswith", "ends_with"), pc.ends_with)
+_search(("startswith",), pc.starts_with)
+_search(("endswith",), pc.ends_with)
 
 
 @function("instr")

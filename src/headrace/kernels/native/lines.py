@@ -80,8 +80,7 @@ def count_objects(data: Any) -> int:
     """How many lines begin an object of JSON, blank lines aside; -1 if one begins otherwise."""
     count = 0
     blank = True  # so far in this line
-    start = 3 if data.size >= 3 and data[0] == 239 and data[1] == 187 and data[2] == 191 else 0
-    for i in range(start, data.size):
+    for i in range(data.size):
         c = data[i]
         if c == 10:
             blank = True

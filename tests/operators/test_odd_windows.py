@@ -1,0 +1,141 @@
+"""Windows whose step does not divide their size, windows of few records, sums at the limit."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+import headrace as hr
+from headrace.testing import records, script, seconds
+from headrace.windows import Window
+from tests.conftest import Rows, for_all
+
+
+def expected(times: list[tuple[str, int]], window: Window) -> dict[tuple[str, int], int]:
+    """How many records each window has, one by one."""
+    found: Counter[tuple[str, int]] = Counter()
+    for key, time in times:
+        start = (time - window.offset) // window.every * window.every + window.offset
+        while start > time - window.size:
+            found[key, start] += 1
+            start -= window.every
+    return dict(found)
+
+
+def micros(moment: Any) -> int:
+    return round(moment.timestamp() * 1e6)
+
+
+def counted(rows: Rows) -> dict[tuple[str, int], int]:
+    return {(key, micros(start)): n for key, start, _, n in rows}
+
+
+def stream(times: list[tuple[str, int]], bounded: bool, pieces: int = 3) -> hr.Stream:
+    rows = [{"k": k, "at": seconds(t / 1e6)} for k, t in times]
+    size = -(-len(rows) // pieces)
+    acts = [records(*rows[i : i + size]) for i in range(0, len(rows), size)]
+    schema = {"k": "string", "at": "timestamp"}
+    source = script(acts, schema=schema, bounded=bounded, ends=True)
+    return source.event_time("at", delay="1 day")
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_any_size_and_step(engine: Any, bounded: bool) -> None:
+    spans = st.integers(1, 40)
+
+    @for_all(
+        engine, box=40, spark=2, every=spans, more=spans, offset=st.integers(0, 50),
+        times=st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 300)), min_size=1),
+    )  # fmt: skip
+    def check(every: int, more: int, offset: int, times: list[tuple[str, int]]) -> None:
+        window = hr.sliding(f"{every + more}us", every=f"{every}us", offset=f"{offset}us")
+        counts = stream(times, bounded).key_by("k").window(window).agg(n=hr.count())
+        job = counts.start(on=engine)
+        assert job.wait(60)
+        rows = [tuple(row.values()) for row in job.result().to_pylist()]
+        assert counted(rows) == expected(times, window)
+
+
+def test_a_step_that_does_not_divide_costs_two_panes_a_step() -> None:
+    window = hr.sliding("1s", every="333333us")
+    assert window.panes == 7
+    edges = [window.pane_end(pane) for pane in range(6)]
+    assert edges == [1, 333333, 333334, 666666, 666667, 999999]
+    for time in range(-400_000, 700_000, 777):
+        pane = window.pane_at(time)
+        assert window.pane_end(pane - 1) <= time < window.pane_end(pane)
+
+
+WINDOWS = {
+    "tumbling": hr.tumbling("1s"),
+    "sliding": hr.sliding("3s", every="1s"),
+    "odd": hr.sliding("3s", every="2s"),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_many_windows_of_few_records(rows: Callable[[hr.Stream], Rows], name: str) -> None:
+    """Some hundred windows with a record or two, then many records in a few, then few again."""
+    draw = random.Random(7)
+    sparse = [("a", 10_000_000 * i + draw.randrange(900_000)) for i in range(300)]
+    dense = [("ab"[i % 2], 4_000_000_000 + draw.randrange(3_000_000)) for i in range(2000)]
+    again = [("b", 5_000_000_000 + 10_000_000 * i) for i in range(300)]
+    times = [*sparse, *dense, *again]
+    source = stream(times, bounded=True, pieces=13)
+    counts = source.key_by("k").window(WINDOWS[name]).agg(n=hr.count())
+    assert counted(rows(counts)) == expected(times, WINDOWS[name])
+    sums = (
+        source.key_by("k")
+        .window(WINDOWS[name])
+        .agg(least=hr.min("at"), n=hr.count(), mean=hr.mean("unix_micros(at) % 7"))
+    )
+    assert {r[:2]: r[4] for r in rows(sums)} == {r[:2]: r[3] for r in rows(counts)}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_sparse_windows_on_any_number_of_evaluators(workers: int, name: str) -> None:
+    draw = random.Random(workers)
+    times = [("ab"[i % 2], 2_000_000 * i + draw.randrange(10**9)) for i in range(3000)]
+    window = WINDOWS[name]
+    found: dict[str, list[int]] = defaultdict(list)
+    total: Counter[tuple[str, int]] = Counter()
+
+    def see(batch: Any) -> None:
+        for row in batch.to_pylist():
+            found[row["k"]].append(micros(row["window_start"]))
+            total[row["k"], micros(row["window_start"])] += row["n"]
+
+    source = script(
+        [records(*({"k": k, "at": seconds(t / 1e6)} for k, t in times[i : i + 200]))
+         for i in range(0, 3000, 200)],
+        schema={"k": "string", "at": "timestamp"}, bounded=False, ends=True,
+    )  # fmt: skip
+    counts = source.event_time("at", delay="1000s").key_by("k").window(window).agg(n=hr.count())
+    assert counts.start(on=hr.Box(workers=workers, debug=True), to=see).wait(60)
+    assert dict(total) == expected(times, window)
+    assert all(starts == sorted(starts) for starts in found.values())
+
+
+def test_sums_at_the_least_bigint(rows: Callable[[hr.Stream], Rows]) -> None:
+    items = [{"at": seconds(t), "v": v} for t, v in ((1, -(2**62)), (1, -(2**62)), (9, 1))]
+    sums = hr.from_items(items).event_time("at").window(hr.sliding("4s", every="2s"))
+    assert sorted(r[2] for r in rows(sums.agg(s=hr.sum("v")))) == [-(2**63), -(2**63), 1, 1]
+
+
+def test_a_sum_may_be_out_of_range_between_two_windows(rows: Callable[[hr.Stream], Rows]) -> None:
+    values = {1: 2**62, 3: -(2**62), 5: -(2**62), 7: -(2**62)}
+    items = [{"at": seconds(t), "v": v} for t, v in values.items()]
+    windows = hr.from_items(items).event_time("at").window(hr.sliding("4s", every="2s"))
+    found = sorted((micros(r[0]) // 10**6, r[2]) for r in rows(windows.agg(s=hr.sum("v"))))
+    whole = 2**62
+    assert found == [(-2, whole), (0, 0), (2, -2 * whole), (4, -2 * whole), (6, -whole)]
+    wide = hr.from_items(items).event_time("at").window(hr.sliding("6s", every="2s"))
+    sums = wide.agg(s=hr.sum("v"))
+    with pytest.raises(hr.StepError, match="bigint overflow in 'sum'"):
+        rows(sums)
