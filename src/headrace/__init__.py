@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from headrace.io.source import Watermark
     from headrace.jobs import Job, Progress, start
     from headrace.keyed import KeyedStream, WindowedStream
+    from headrace.secrets import Secret
     from headrace.sources import (
         from_arrow,
         from_items,
@@ -97,6 +98,7 @@ __all__ = [
     "KeyedStream",
     "PlanError",
     "Progress",
+    "Secret",
     "Spark",
     "StepError",
     "Stream",
@@ -166,6 +168,7 @@ _HOMES = {
     "headrace.io.source": "Watermark",
     "headrace.jobs": "Job Progress start",
     "headrace.keyed": "KeyedStream WindowedStream",
+    "headrace.secrets": "Secret",
     "headrace.sources": (
         "from_arrow from_items from_pandas from_polars from_source from_spark generate "
         "rate read read_csv read_json read_kafka read_parquet read_redis read_socket read_text"

@@ -1,12 +1,19 @@
-"""Where we keep what can be made again: compiled kernels, the Java shim, links to Spark."""
+"""Where we keep what can be made again, and what is of one process alone.
+
+The first is compiled kernels, the Java shim, links to Spark, generated input: in the user's cache.
+The second has the process's number in its name, so that what a killed one left can be told.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import tempfile
 import zlib
 from pathlib import Path
+
+import psutil
 
 from headrace.errors import EngineError
 
@@ -33,7 +40,43 @@ def cache_folder(name: str) -> Path:
 def _is_ours(folder: Path) -> bool:
     """Whether nobody else could put programs there."""
     found = folder.stat()
-    return found.st_uid == os.getuid() and not found.st_mode & stat.S_IWOTH
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWOTH | stat.S_IWGRP)
+
+
+def could_be_anothers(folder: str) -> bool:
+    """Whether somebody else may have written what is in a folder; root may write anywhere."""
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return False
+    return found.st_uid not in (os.getuid(), 0) or bool(found.st_mode & stat.S_IWOTH)
+
+
+def own_name(kind: str) -> str:
+    """How the name of a temporary file or folder of this process begins."""
+    return f"headrace-{os.getpid()}-{kind}-"
+
+
+def temporary_folder(kind: str) -> Path:
+    """A new folder of this process's own, which it is to remove."""
+    return Path(tempfile.mkdtemp(prefix=own_name(kind)))
+
+
+def sweep() -> None:
+    """Remove what processes of this user left among the temporary files when they were killed."""
+    for path in Path(tempfile.gettempdir()).glob("headrace-*-*-*"):
+        number = path.name.split("-")[1]
+        try:
+            if not number.isdigit() or psutil.pid_exists(int(number)):
+                continue
+            if path.lstat().st_uid != os.getuid():
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        except OSError:
+            continue
 
 
 def cached_script(kind: str, name: str, text: str) -> Path:

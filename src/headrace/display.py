@@ -10,8 +10,15 @@ from headrace.types import type_name
 
 
 def print_table(table: pa.Table, more: bool = False, console: Console | None = None) -> None:
-    """Print a table's rows, numbers to the right."""
+    """Print a table's rows."""
     console = console or Console()
+    console.print(table_of(table))
+    if more:
+        console.print(f"[dim]the first {table.num_rows} records; there are more[/dim]")
+
+
+def table_of(table: pa.Table) -> Table:
+    """A table's rows as a terminal shows them, numbers to the right."""
     shown = Table(show_edge=False, pad_edge=False)
     for field in table.schema:
         number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
@@ -22,9 +29,7 @@ def print_table(table: pa.Table, more: bool = False, console: Console | None = N
         )
     for row in table.to_pylist():
         shown.add_row(*(_cell(row[name]) for name in table.schema.names))
-    console.print(shown)
-    if more:
-        console.print(f"[dim]the first {table.num_rows} records; there are more[/dim]")
+    return shown
 
 
 def _cell(value: object) -> str:

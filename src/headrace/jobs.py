@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -110,6 +111,38 @@ class Progress:
         if self.error is not None:
             lines.append(f"  failed: {self.error}")
         return "\n".join([*lines, *(f"  {source}" for source in self.sources)])
+
+
+class Shown:
+    """How a job shows itself at a prompt and in a notebook."""
+
+    def progress(self) -> Progress:
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        told = self.progress()
+        state = "running" if told.running else "failed" if told.error else "ended"
+        return f"{type(self).__name__}({state} after {told})"
+
+    def _repr_html_(self) -> str:
+        told = self.progress()
+        state = "running" if told.running else "failed" if told.error else "ended"
+        rates = {
+            "records in": f"{told.records_in:,} ({told.rate_in:,.0f}/s)",
+            "records out": f"{told.records_out:,} ({told.rate_out:,.0f}/s)",
+            "watermark": show_time(told.watermark),
+            "late": f"{told.late:,}",
+            "bad": f"{told.bad:,}",
+        }
+        if told.error is not None:
+            rates["error"] = told.error
+        rates |= {source.name: source.waits for source in told.sources if source.waits}
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td style='text-align:left'>{escape(value)}</td></tr>"
+            for name, value in rates.items()
+        )
+        head = f"<b>{escape(type(self).__name__)}</b>, {state} after {told.seconds:.1f} s"
+        return f"<div>{head}<table><tbody>{rows}</tbody></table></div>"
 
 
 class Job(Protocol):

@@ -24,6 +24,7 @@ from headrace.io.socket import SocketSource
 from headrace.io.source import Source
 from headrace.io.text import TextSource
 from headrace.plan.nodes import External, Read
+from headrace.secrets import Secret
 from headrace.stream import Stream
 from headrace.types import normal_schema
 
@@ -213,7 +214,7 @@ def read_redis(
     keys: str | Sequence[str],
     *,
     schema: Any,
-    url: str = "redis://localhost:6379",
+    url: str | Secret = "redis://localhost:6379",
     limit: int | None = None,
 ) -> Stream:
     """The entries of one or more Redis streams, a split for each; ``schema`` names their fields."""

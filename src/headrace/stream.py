@@ -118,7 +118,12 @@ class Stream(Written, Hinted):
         return f"Stream({plan_explain.columns_text(self.schema)})"
 
     def _repr_html_(self) -> str:
-        return plan_explain.html(self.node)
+        """Its columns, and its first records where a little of one split gives them."""
+        try:
+            first = self._sample(splits=1)
+        except Exception:  # a notebook shows a stream that cannot be read, too
+            first = None
+        return plan_explain.html(self.node, first)
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """The records as an Arrow stream, so that Polars, DuckDB and others can take it."""
@@ -842,7 +847,7 @@ class Stream(Written, Hinted):
         kept = [(n, col(n).tree) for n in self.columns]
         return stream._project(kept, "select", stream.node.step + 1)
 
-    def _sample(self) -> pa.RecordBatch | None:
+    def _sample(self, splits: int = 4) -> pa.RecordBatch | None:
         """Some records as they leave this step, if they can be had by reading a little."""
         steps: list[Narrow] = []
         node = self.node
@@ -853,7 +858,7 @@ class Stream(Written, Hinted):
         if not isinstance(node, Read) or not getattr(node.source, "bounded", True):
             return None
         chain = compile_chain(steps[::-1], node.schema, zone=zone_of(node))
-        for split in node.source.splits(1)[:4]:
+        for split in node.source.splits(1)[:splits]:
             for tried, batch in enumerate(split.read(node.schema.names)):
                 if not isinstance(batch, pa.RecordBatch):
                     continue

@@ -25,6 +25,7 @@ from headrace.jobs import Job
 from headrace.plan.explain import explain
 from headrace.plan.nodes import Node
 from headrace.plan.time import is_bounded
+from headrace.secrets import Secret
 
 if TYPE_CHECKING:
     from headrace.stream import Stream
@@ -114,7 +115,7 @@ class Written:
         self,
         name: str,
         *,
-        url: str = "redis://localhost:6379",
+        url: str | Secret = "redis://localhost:6379",
         key: str | None = None,
         on: Any = None,
     ) -> Outlet | None:
@@ -122,7 +123,7 @@ class Written:
         return self.write_to(RedisSink(name, url, key), on)
 
     def write_postgres(
-        self, table: str, url: str, *, key: str | Sequence[str] = (), on: Any = None
+        self, table: str, url: str | Secret, *, key: str | Sequence[str] = (), on: Any = None
     ) -> Outlet | None:
         """Append to a Postgres table; with ``key``, replace the rows that have the same key."""
         with self._building("write_postgres"):

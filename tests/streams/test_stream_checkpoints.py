@@ -96,7 +96,7 @@ def test_another_body_of_a_function_is_refused(spark_engine: hr.Spark, tmp_path:
     run(outlet(lambda state, row: state + row.v), spark_engine, tmp_path / "state")
     put(tmp_path / "in", "b.json", 14)
     run(outlet(lambda state, row: state + row.v), spark_engine, tmp_path / "state")
-    with pytest.raises(hr.PlanError, match="the function of .* is another"):
+    with pytest.raises(hr.PlanError, match=r"the function of .* is another"):
         run(outlet(lambda state, row: state - row.v), spark_engine, tmp_path / "state")
 
 
@@ -242,7 +242,7 @@ def test_another_redis_or_kafka_is_refused(
     job = first.start(on=spark_engine, checkpoint=tmp_path / "redis")
     job.stop()
     other = hr.read_redis("in", schema={"v": "bigint"}, url=f"{redis_url}/3")
-    with pytest.raises(hr.PlanError, match="source 1 was 'Redis streams in at .* and is"):
+    with pytest.raises(hr.PlanError, match=r"source 1 was 'Redis streams in at .* and is"):
         other.start(on=spark_engine, checkpoint=tmp_path / "redis")
     kafka.send("clusters", [{"v": 1}])
     again = Kafka()

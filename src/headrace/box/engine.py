@@ -105,6 +105,7 @@ class Box:
     def _finish(self, node: Node, sink: Any, alone: bool = False) -> None:
         """Run a bounded plan to its end."""
         run = self._run([Output(node, sink=(sink, alone))])
+        run.waited_for += 1
         run.start()
         try:
             run.wait()

@@ -20,7 +20,7 @@ from headrace.box.network import Network
 from headrace.box.scheduler import scheduler_of
 from headrace.box.sinks import sink_of
 from headrace.errors import EngineError, HeadraceError
-from headrace.jobs import Output, Progress, SourceProgress, StageProgress
+from headrace.jobs import Output, Progress, Shown, SourceProgress, StageProgress
 from headrace.plan.time import zone_of
 from headrace.signals import GRACE, Halt, asked_to_stop
 from headrace.windows import BEGINNING, FOREVER
@@ -72,6 +72,8 @@ class Run:
         self.waiting = self.active = self.blocked = 0
         self.over = False
         self.error: BaseException | None = None
+        self.waited_for = 0
+        """How many wait for the end."""
         self.ended = threading.Event()
         self.left = len(self.sinks)
         self.delays: deque[tuple[float, float]] = deque(maxlen=_DELAYS)
@@ -216,7 +218,8 @@ class Run:
         """The job cannot go on. The lock is held."""
         if not self.over:
             self.error = error
-            log.error("the job failed: %s", error)
+            if not self.waited_for:  # whoever waits is told, once
+                log.error("the job failed: %s", error)
             self._finish()
 
     def _finish(self) -> None:
@@ -357,7 +360,7 @@ class Stopped(Exception):
     """The job was told to stop at once."""
 
 
-class BoxJob:
+class BoxJob(Shown):
     """A pipeline running on the box; see ``headrace.jobs.Job``."""
 
     def __init__(self, run: Run, outputs: Sequence[Output]) -> None:
@@ -375,11 +378,15 @@ class BoxJob:
         a second one stops it at once.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        with asked_to_stop() as asked:
-            while not self._run.ended.wait(_left(deadline)):
-                self._halt.look(asked, grace)
-                if deadline is not None and time.monotonic() >= deadline:
-                    return False
+        self._run.waited_for += 1
+        try:
+            with asked_to_stop() as asked:
+                while not self._run.ended.wait(_left(deadline)):
+                    self._halt.look(asked, grace)
+                    if deadline is not None and time.monotonic() >= deadline:
+                        return False
+        finally:
+            self._run.waited_for -= 1
         return self._run.wait()
 
     def stop(self, *, drain: bool | None = None, timeout: float | None = None) -> bool:

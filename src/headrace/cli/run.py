@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -12,13 +12,16 @@ from rich.console import Console
 
 from headrace.bench.runner import same_tables
 from headrace.box.engine import Box
-from headrace.cli.live import watch
-from headrace.cli.targets import add_engine, add_target, engine_of, pipelines_of
+from headrace.cli.live import Newest, watch
+from headrace.cli.targets import Target, add_engine, add_target, engine_of, pipelines_of
 from headrace.display import print_table
 from headrace.errors import PlanError, nearest
 from headrace.io.parquet import ParquetSink
+from headrace.jobs import Progress
+from headrace.jobs import start as hr_start
 from headrace.spark.progress import progress
 from headrace.stream import Stream
+from headrace.writing import Outlet
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +52,12 @@ def main(arguments: argparse.Namespace) -> int:
     if not isinstance(engine, Box):
         with notes.status("starting Spark"):
             _ = engine.session
+    outlets = {n: t for n, t in pipelines.items() if isinstance(t, Outlet)}
+    if outlets:
+        _started(outlets, engine, arguments, console, notes)
     for name, stream in pipelines.items():
+        if isinstance(stream, Outlet):
+            continue
         if isinstance(engine, Box) or not stream.bounded:
             _as_job(name, stream, engine, arguments, console, notes)
             continue
@@ -75,7 +83,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _compared(arguments: argparse.Namespace, console: Console, notes: Console) -> int:
     """Run on several engines, one after the other, and say whether they gave the same."""
-    pipelines = pipelines_of(arguments, notes)
+    pipelines = {n: _stream(t) for n, t in pipelines_of(arguments, notes).items()}
     results: list[dict[str, pa.Table]] = []
     for on in [name for name in arguments.on.split(",") if name]:
         engine = engine_of(argparse.Namespace(**{**vars(arguments), "on": on}))
@@ -104,6 +112,36 @@ def _compared(arguments: argparse.Namespace, console: Console, notes: Console) -
     return 0 if equal else 1
 
 
+def _stream(target: Target) -> Stream:
+    """A stream without its sink: engines are compared by what they give."""
+    return target.stream if isinstance(target, Outlet) else target
+
+
+def _started(
+    outlets: Mapping[str, Outlet],
+    engine: Any,
+    arguments: argparse.Namespace,
+    console: Console,
+    notes: Console,
+) -> None:
+    """Run streams that end in sinks as one job, until it ends or is stopped."""
+    if arguments.write:
+        raise PlanError("--write is for a stream without a sink, and this one has its own")
+    job = hr_start(
+        list(outlets.values()), engine, checkpoint=arguments.checkpoint, trigger=arguments.trigger
+    )
+    watch(", ".join(outlets), job, notes)
+    for name, outlet in outlets.items():
+        console.print(f"[bold]{name}[/bold]: {_done(job.progress())}, to {outlet.sink}")
+
+
+def _done(told: Progress) -> str:
+    late = f", {told.late:,} late" if told.late else ""
+    bad = f", {told.bad:,} bad" if told.bad else ""
+    counts = f"{told.records_in:,} records in, {told.records_out:,} out"
+    return f"{counts} in {told.seconds:.2f} s{late}{bad}"
+
+
 def _refuse_streams(arguments: argparse.Namespace, name: str) -> None:
     if arguments.checkpoint or arguments.trigger:
         raise PlanError(
@@ -122,21 +160,17 @@ def _as_job(
 ) -> None:
     """Run as a job, watched while it runs; one that does not end runs until Ctrl-C."""
     folder = f"{arguments.write}/{name}" if arguments.write else ""
-    latest: deque[pa.RecordBatch] = deque(maxlen=max(1, arguments.rows))
+    newest = Newest(stream.schema, arguments.rows)
     to: Any = ParquetSink(folder, "overwrite") if folder else None
     if to is None and not stream.bounded:
-        to = latest.append
-    start = time.perf_counter()
+        to = newest
     job = stream.start(on=engine, to=to, checkpoint=arguments.checkpoint, trigger=arguments.trigger)
-    watch(name, job, notes)
-    told = job.progress()
-    seconds = time.perf_counter() - start
-    late = f", {told.late:,} late" if told.late else ""
-    done = f"{told.records_in:,} records in, {told.records_out:,} out in {seconds:.2f} s{late}"
+    watch(name, job, notes, newest if to is newest else None, console)
+    done = _done(job.progress())
     if folder:
         console.print(f"[bold]{name}[/bold]: {done}, written to {folder}")
         return
-    table = job.result() if to is None else pa.Table.from_batches(latest, stream.schema)
+    table = job.result() if to is None else newest.table()
     console.print(f"[bold]{name}[/bold]: {done}")
     table = _largest_first(table, arguments.top)
     print_table(table.slice(0, arguments.rows), table.num_rows > arguments.rows, console)

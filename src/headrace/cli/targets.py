@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,12 @@ from rich.console import Console
 
 from headrace import apps
 from headrace.box.engine import Box
+from headrace.cache import cache_folder
 from headrace.errors import PlanError, nearest
+from headrace.plan.time import nodes_of
 from headrace.spark.engine import Spark
 from headrace.stream import Stream
+from headrace.writing import Outlet
 
 _NAMES = ("pipeline", "pipelines", "stream", "streams", "main")
 
@@ -27,8 +30,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target",
         metavar="APP_OR_FILE",
-        help="an app's name, or a Python file that "
-        "has a Stream called 'pipeline' or a function of that name",
+        help="an app's name, or a Python file that has a Stream called 'pipeline', with a sink or "
+        "without; of a file that has none, all streams that nothing else in it reads",
     )
     parser.add_argument("--input", metavar="PATH", help="the app's input; generated if not given")
     parser.add_argument("--records", type=int, metavar="N", help="how many records to generate")
@@ -84,15 +87,15 @@ def engine_of(arguments: argparse.Namespace) -> Any:
     return resolve(arguments.on)
 
 
-def pipelines_of(arguments: argparse.Namespace, console: Console) -> dict[str, Stream]:
+def pipelines_of(arguments: argparse.Namespace, console: Console) -> dict[str, Target]:
     """The pipelines of the target by name."""
     target = arguments.target
     if target.endswith(".py") or Path(target).is_file():
-        return _from_file(Path(target))
+        return _from_file(Path(target), arguments.on)
     app = apps.load(target)
     form = form_of(app, arguments.format)
     path = arguments.input or str(generated(app, arguments, form, console))
-    return app.pipelines(path, form)
+    return dict(app.pipelines(path, form))
 
 
 def form_of(app: apps.App, name: str | None) -> str:
@@ -109,13 +112,18 @@ def generated(app: apps.App, arguments: argparse.Namespace, form: str, console: 
     records = app.records if arguments.records is None else arguments.records
     if records < 0:
         raise PlanError(f"--records {records}: a number of records is not negative")
-    folder = Path(tempfile.gettempdir()) / "headrace-input"
+    folder = cache_folder("input")
     with console.status(f"generating {records:,} records for {app.name}"):
         return app.generate(folder, records, arguments.seed, form)
 
 
-def _module(path: Path) -> Any:
-    """The file as a module, whose functions travel to workers by value."""
+def _module(path: Path, engine: str | None) -> Any:
+    """The file as a module, whose functions travel to workers by value.
+
+    What it runs by itself, such as a sink of input that ends, runs on the engine asked for.
+    """
+    if engine in ("spark", "box"):
+        os.environ["HEADRACE_ENGINE"] = engine
     spec = importlib.util.spec_from_file_location("headrace_pipeline", path)
     if spec is None or spec.loader is None:
         raise PlanError(f"{path} is not a Python file")
@@ -127,23 +135,50 @@ def _module(path: Path) -> Any:
     return module
 
 
-def _from_file(path: Path) -> dict[str, Stream]:
+Target = Stream | Outlet
+
+
+def _from_file(path: Path, engine: str | None) -> dict[str, Target]:
+    """What a file defines: its 'pipeline', or all that nothing else in it reads."""
     if not path.is_file():
         raise PlanError(f"there is no file {str(path)!r}")
-    found = vars(_module(path))
+    found = vars(_module(path, engine))
     for name in _NAMES:
         if name in found:
             value = found[name]
             value = value() if callable(value) and not isinstance(value, Stream) else value
-            if isinstance(value, Stream):
-                return {name: value}
-            if isinstance(value, Mapping) and all(isinstance(v, Stream) for v in value.values()):
-                return dict(value)
-            raise PlanError(f"{path}: '{name}' is {value!r}, which is not a Stream")
-    streams = {k: v for k, v in found.items() if isinstance(v, Stream)}
-    if len(streams) == 1:
-        return streams
-    raise PlanError(
-        f"{path}: which stream is meant? name one 'pipeline'"
-        + (f"; there are: {', '.join(streams)}" if streams else "; there is none")
-    )
+            if value is None:  # a sink of input that ends: it has been written
+                return {}
+            targets = _targets(name, value)
+            if targets is None:
+                raise PlanError(
+                    f"{path}: '{name}' is {value!r}, which is not a Stream, nor one that ends in a "
+                    "sink"
+                )
+            return targets
+    outlets: dict[str, Target] = {k: v for k, v in found.items() if isinstance(v, Outlet)}
+    if outlets:
+        return outlets
+    streams: dict[str, Target] = {k: v for k, v in found.items() if isinstance(v, Stream)}
+    inner = {id(n) for s in streams.values() for n in _before(s)}
+    last = {k: v for k, v in streams.items() if isinstance(v, Stream) and id(v.node) not in inner}
+    if last:
+        return dict(last)
+    raise PlanError(f"{path}: there is no stream in it; call one 'pipeline'")
+
+
+def _targets(name: str, value: Any) -> dict[str, Target] | None:
+    """A stream, one that ends in a sink, or several of them."""
+    if isinstance(value, Target):
+        return {name: value}
+    if isinstance(value, Mapping) and all(isinstance(v, Target) for v in value.values()):
+        return dict(value)
+    if isinstance(value, (list, tuple)) and value and all(isinstance(v, Target) for v in value):
+        return {f"{name} {i + 1}": v for i, v in enumerate(value)}
+    return None
+
+
+def _before(target: Target) -> list[Any]:
+    """The steps that a stream's last one reads."""
+    node = target.stream.node if isinstance(target, Outlet) else target.node
+    return [n for n in nodes_of(node) if n is not node]

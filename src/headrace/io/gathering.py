@@ -8,12 +8,15 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, StepError
+from headrace.secrets import Secret, without
 
 
 class GatheringSink:
     """Takes the records of an epoch together, and writes them at once."""
 
     guarantee: ClassVar[str] = "at least once"
+    secrets: tuple[Secret, ...] = ()
+    """What must not be seen in a message."""
 
     def identity(self, schema: pa.Schema) -> str:
         """What a checkpoint remembers it by."""
@@ -42,7 +45,9 @@ class GatheringSink:
         except HeadraceError:
             raise
         except Exception as error:
-            raise StepError(f"{self} failed: {type(error).__name__}: {error}") from error
+            reason = without(error, self.secrets)
+            cause = None if self.secrets else error  # a client's own words may tell too much
+            raise StepError(f"{self} failed: {type(error).__name__}: {reason}") from cause
 
     def store(self, table: pa.Table, job: str, epoch: int) -> None:
         """Write records; ``epoch`` is -1 where there are no epochs."""

@@ -16,6 +16,7 @@ from headrace.errors import EngineError, PlanError, StepError, nearest
 from headrace.io.messages import Decoding, Message, encoded
 from headrace.io.offsets import Positions, ServerSource, most_at_once
 from headrace.io.source import BUNDLE_ROWS, Source, Split
+from headrace.secrets import hiding, revealed, without
 
 log = logging.getLogger("headrace")
 _ANSWER = 10.0
@@ -31,6 +32,53 @@ def client() -> Any:
     except ImportError:
         raise PlanError("Kafka needs its client: pip install 'headrace[kafka]'") from None
     return confluent_kafka
+
+
+def _made(kind: Any, servers: str, settings: Mapping[str, Any]) -> Any:
+    """A client, whose own log is ours, and whose settings are shown to nobody."""
+    plain = {"bootstrap.servers": servers, **revealed(settings), "logger": _client_log(servers)}
+    try:
+        return kind(plain)
+    except (client().KafkaException, TypeError, ValueError) as error:
+        reason = without(error, settings.values())
+        raise PlanError(f"Kafka's client does not take its config=: {reason}") from None
+
+
+def _client_log(servers: str) -> logging.Logger:
+    """Where a client says what it sees: a broker that is away is told once, not ten times a second.
+
+    It tells of it again when it has been quiet about it for a minute.
+    """
+    told = logging.Logger("headrace.kafka")
+    told.parent = log
+    told.addFilter(_OnceAMinute(servers))
+    return told
+
+
+class _OnceAMinute(logging.Filter):
+    def __init__(self, servers: str) -> None:
+        super().__init__()
+        self.servers = servers
+        self.last = -_QUIET
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        if "FAIL" not in text and "ALL_BROKERS_DOWN" not in text:
+            return record.levelno >= logging.ERROR
+        now = time.monotonic()
+        if now - self.last < _QUIET:
+            return False
+        self.last = now
+        reason = text.rpartition("]: ")[2] or text
+        record.msg, record.args = (
+            "a Kafka broker at %s cannot be reached, and is waited for (%s); is it up, and is "
+            "servers= right?", (self.servers, reason),
+        )  # fmt: skip
+        record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return True
+
+
+_QUIET = 60.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +111,7 @@ class KafkaSource(ServerSource):
             raise PlanError(f"read_kafka: start={start!r}: use 'earliest' or 'latest'")
         decoding = Decoding.of("read_kafka", format, schema, on_error)
         most = most_at_once(limit, "read_kafka")
-        return KafkaSource(topic, servers, decoding, start, most, dict(config or {}))
+        return KafkaSource(topic, servers, decoding, start, most, hiding(config or {}))
 
     @property
     def schema(self) -> pa.Schema:
@@ -92,16 +140,17 @@ class KafkaSource(ServerSource):
 
     def consumer(self) -> Any:
         """A consumer that belongs to no one else and commits nothing."""
-        return client().Consumer(
+        return _made(
+            client().Consumer,
+            self.servers,
             {
-                "bootstrap.servers": self.servers,
                 "group.id": f"headrace-{uuid.uuid4().hex}",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",
                 **self.config,
-            }
+            },
         )
 
     @property
@@ -238,6 +287,9 @@ class KafkaSink:
     config: Mapping[str, Any] = field(default_factory=dict)
     guarantee: ClassVar[str] = "at least once"
 
+    def __post_init__(self) -> None:
+        self.config = hiding(self.config)
+
     def __str__(self) -> str:
         return f"Kafka topic {self.topic}"
 
@@ -258,13 +310,8 @@ class KafkaSink:
     def producer(self) -> Any:
         """One for all writers here: it is safe to share, and slow to connect."""
         if "_producer" not in self.__dict__:
-            settings = {
-                "bootstrap.servers": self.servers,
-                "enable.idempotence": True,
-                "linger.ms": 5,
-                **self.config,
-            }
-            self.__dict__["_producer"] = client().Producer(settings)
+            settings = {"enable.idempotence": True, "linger.ms": 5, **self.config}
+            self.__dict__["_producer"] = _made(client().Producer, self.servers, settings)
         return self.__dict__["_producer"]
 
     def __getstate__(self) -> dict[str, Any]:

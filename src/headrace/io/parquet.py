@@ -78,6 +78,15 @@ def _open(file: File) -> Any:
     return pq.ParquetFile(path, filesystem=system, pre_buffer=False)
 
 
+def _has_words_inside(kind: pa.DataType, inside: bool = False) -> bool:
+    """Whether a list or a struct holds a dictionary: Arrow reads those of one group at a time."""
+    if pa.types.is_dictionary(kind):
+        return inside
+    if not pa.types.is_nested(kind):
+        return False
+    return any(_has_words_inside(kind.field(i).type, True) for i in range(kind.num_fields))
+
+
 @dataclass(frozen=True)
 class ParquetSplit:
     """Some row groups of one file."""
@@ -94,13 +103,15 @@ class ParquetSplit:
         wanted = chosen(self.schema, columns)
         try:
             with _open(self.file) as parquet:
-                for batch in parquet.iter_batches(
-                    batch_size=BUNDLE_ROWS,
-                    row_groups=list(self.groups),
-                    columns=wanted.names,
-                    use_threads=False,
-                ):
-                    yield normal_batch(batch, wanted)
+                apart = any(map(_has_words_inside, parquet.schema_arrow.types))
+                for groups in [[g] for g in self.groups] if apart else [list(self.groups)]:
+                    for batch in parquet.iter_batches(
+                        batch_size=BUNDLE_ROWS,
+                        row_groups=groups,
+                        columns=wanted.names,
+                        use_threads=False,
+                    ):
+                        yield normal_batch(batch, wanted)
         except (pa.ArrowException, OSError) as error:
             raise BadRecord(f"{self.file.path} cannot be read: {error}") from None
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headrace.errors import PlanError, nearest
 from headrace.io.gathering import GatheringSink
+from headrace.secrets import Secret
 from headrace.types import type_name
 
 EPOCHS = "headrace_epochs"
@@ -47,8 +48,9 @@ class PostgresSink(GatheringSink):
 
     guarantee: ClassVar[str] = "exactly once"
 
-    def __init__(self, table: str, url: str, key: Sequence[str]) -> None:
-        self.table, self.url, self.key = table, url, tuple(key)
+    def __init__(self, table: str, url: str | Secret, key: Sequence[str]) -> None:
+        self.table, self.url, self.key = table, Secret.of(url), tuple(key)
+        self.secrets = (self.url,)
 
     def __str__(self) -> str:
         return f"Postgres table {self.table}"
@@ -67,7 +69,7 @@ class PostgresSink(GatheringSink):
 
         target = sql.Identifier(*self.table.split("."))
         names = sql.SQL(", ").join(map(sql.Identifier, table.schema.names))
-        with psycopg.connect(self.url) as link, link.cursor() as cursor:
+        with psycopg.connect(self.url.reveal()) as link, link.cursor() as cursor:
             # Two that make a table at once fail, even if each makes it only where it is missing.
             cursor.execute("SELECT pg_advisory_xact_lock(7305804385369126)")
             if epoch >= 0 and not self._claims(cursor, job, epoch):

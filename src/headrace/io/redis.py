@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -15,6 +14,7 @@ from headrace.io.messages import encoded
 from headrace.io.offsets import Positions, ServerSource, most_at_once
 from headrace.io.records import typed
 from headrace.io.source import BUNDLE_ROWS, Split
+from headrace.secrets import Secret, server_of, without
 from headrace.types import chosen, to_schema, type_name
 
 _BEFORE_ALL = "0-0"
@@ -31,23 +31,21 @@ def client() -> Any:
     return redis
 
 
-def connected(url: str, tries: int = 0) -> Any:
+def connected(url: Secret, tries: int = 0) -> Any:
     """A connection, made when it is first used; ``tries`` if the server may be away for a while."""
     redis = client()
     from redis.backoff import ExponentialBackoff
     from redis.retry import Retry
 
     again = Retry(ExponentialBackoff(cap=5, base=0.1), tries)
-    return redis.Redis.from_url(
-        url, socket_connect_timeout=10, retry=again,
-        retry_on_error=[redis.ConnectionError, redis.TimeoutError],
-    )  # fmt: skip
-
-
-def server_of(url: str) -> str:
-    """Which server and database a URL names, without a password."""
-    parts = urlsplit(url)
-    return f"{parts.hostname or 'localhost'}:{parts.port or 6379}{parts.path}"
+    try:
+        return redis.Redis.from_url(
+            url.reveal(), socket_connect_timeout=10, retry=again,
+            retry_on_error=[redis.ConnectionError, redis.TimeoutError],
+        )  # fmt: skip
+    except ValueError as error:
+        reason = without(error, [url])
+        raise PlanError(f"the URL of Redis cannot be read: {reason}") from None
 
 
 def _place(entry: str) -> tuple[int, int]:
@@ -65,7 +63,7 @@ class RedisSource(ServerSource):
     """
 
     keys: tuple[str, ...]
-    url: str
+    url: Secret
     schema: pa.Schema
     limit: int | None = None
 
@@ -74,7 +72,7 @@ class RedisSource(ServerSource):
         keys: str | Sequence[str],
         *,
         schema: Any,
-        url: str = "redis://localhost:6379",
+        url: str | Secret = "redis://localhost:6379",
         limit: int | None = None,
     ) -> RedisSource:
         client()
@@ -87,13 +85,13 @@ class RedisSource(ServerSource):
                 raise PlanError(
                     f"read_redis: '{each.name}' is {type_name(each.type)}; a field is plain text"
                 )
-        return RedisSource(names, url, known, most_at_once(limit, "read_redis"))
+        return RedisSource(names, Secret.of(url), known, most_at_once(limit, "read_redis"))
 
     def __str__(self) -> str:
         return f"Redis streams {', '.join(self.keys)}"
 
     def identity(self) -> str:
-        return f"{self} at {server_of(self.url)}"
+        return f"{self} at {server_of(self.url, 6379)}"
 
     def unreachable(self) -> type[Exception]:
         error: type[Exception] = client().ConnectionError
@@ -198,14 +196,15 @@ class RedisSink(GatheringSink):
 
     guarantee: ClassVar[str] = "exactly once"
 
-    def __init__(self, name: str, url: str, key: str | None) -> None:
-        self.name, self.url, self.key = name, url, key
+    def __init__(self, name: str, url: str | Secret, key: str | None) -> None:
+        self.name, self.url, self.key = name, Secret.of(url), key
+        self.secrets = (self.url,)
 
     def __str__(self) -> str:
         return f"Redis {'hashes' if self.key else 'stream'} {self.name}"
 
     def identity(self, schema: pa.Schema) -> str:
-        return f"{self} at {server_of(self.url)}"
+        return f"{self} at {server_of(self.url, 6379)}"
 
     def check(self, schema: pa.Schema) -> None:
         client()

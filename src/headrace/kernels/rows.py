@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import linecache
+import os
 import traceback
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -142,10 +143,14 @@ def describe(row: Any) -> str:
     return shown if len(shown) <= 300 else shown[:297] + "…"
 
 
+_OURS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+"""The folder of this package: its own lines are nobody else's."""
+
+
 def user_line(trace: TracebackType | None) -> str:
     """The innermost line of a person's own code in a traceback."""
     for frame in reversed(traceback.extract_tb(trace)):
-        if "/headrace/" not in frame.filename.replace("\\", "/"):
+        if not os.path.abspath(frame.filename).startswith(_OURS):
             source = frame.line or linecache.getline(frame.filename, frame.lineno or 0).strip()
             line = f"{frame.filename}:{frame.lineno} in {frame.name}"
             return f"{line}: {source}" if source else line

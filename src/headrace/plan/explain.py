@@ -89,8 +89,8 @@ def mermaid(node: Node) -> Text:
     return Text("\n".join(lines))
 
 
-def html(node: Node) -> str:
-    """A stream in a notebook: its columns and its plan. Nothing is run for it."""
+def html(node: Node, first: pa.RecordBatch | None = None) -> str:
+    """A stream in a notebook: its columns, its plan, and its first records if they are at hand."""
     rows = "".join(
         f"<tr><td style='text-align:left'>{escape(f.name)}</td>"
         f"<td style='text-align:left'><code>{escape(type_name(f.type))}</code></td></tr>"
@@ -99,5 +99,25 @@ def html(node: Node) -> str:
     return (
         "<div><b>headrace.Stream</b>"
         f"<table><thead><tr><th>column</th><th>type</th></tr></thead><tbody>{rows}</tbody></table>"
+        f"{'' if first is None else _html_rows(first)}"
         f"<details><summary>plan</summary><pre>{escape(logical(node))}</pre></details></div>"
     )
+
+
+_SHOWN, _COLUMNS = 10, 50
+
+
+def _html_rows(batch: pa.RecordBatch) -> str:
+    """A few records as a table."""
+    some = batch.select(list(range(min(_COLUMNS, batch.num_columns)))).slice(0, _SHOWN)
+    head = "".join(f"<th>{escape(n)}</th>" for n in some.schema.names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(_short(v))}</td>" for v in row.values()) + "</tr>"
+        for row in some.to_pylist()
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _short(value: object, most: int = 80) -> str:
+    text = "null" if value is None else str(value)
+    return text if len(text) <= most else text[: most - 1] + "…"

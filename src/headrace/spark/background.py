@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.errors import EngineError, HeadraceError
 from headrace.io.sink import Sink
-from headrace.jobs import Output, Progress
+from headrace.jobs import Output, Progress, Shown
 from headrace.plan.explain import logical
 from headrace.signals import GRACE, Halt, asked_to_stop
 from headrace.windows import FOREVER
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace")
 
 
-class BatchJob:
+class BatchJob(Shown):
     """Outputs computed one after the other, each as a Spark job; see ``headrace.jobs.Job``."""
 
     def __init__(self, engine: Spark, outputs: Sequence[Output]) -> None:
@@ -33,6 +33,7 @@ class BatchJob:
         self._group = f"headrace-{uuid.uuid4().hex}"
         self._ended = threading.Event()
         self._halt = Halt(self.stop, self.stop)
+        self._waited_for = 0
         self._stopped = False
         self._error: BaseException | None = None
         self._records = 0
@@ -53,7 +54,8 @@ class BatchJob:
         except BaseException as error:
             if not self._stopped:
                 self._error = error
-                log.error("the job failed: %s", error)
+                if not self._waited_for:  # whoever waits is told, once
+                    log.error("the job failed: %s", error)
         self._over = time.perf_counter()
         self._ended.set()
 
@@ -79,11 +81,15 @@ class BatchJob:
         Ctrl-C or SIGTERM while waiting cancels it.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        with asked_to_stop() as asked:
-            while not self._ended.wait(0.05):
-                self._halt.look(asked, grace)
-                if deadline is not None and time.monotonic() >= deadline:
-                    return False
+        self._waited_for += 1
+        try:
+            with asked_to_stop() as asked:
+                while not self._ended.wait(0.05):
+                    self._halt.look(asked, grace)
+                    if deadline is not None and time.monotonic() >= deadline:
+                        return False
+        finally:
+            self._waited_for -= 1
         if self._error is None:
             return True
         if isinstance(self._error, HeadraceError):

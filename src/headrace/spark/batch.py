@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from headrace.cache import own_name
 from headrace.errors import PlanError
 from headrace.io.memory import TableSource, TableSplit
 from headrace.io.source import Split, at_most, size_of
@@ -320,7 +321,7 @@ class Lowering:
 
     def _spool(self, data: bytes) -> str:
         """A file with a split that carries much data, for a worker of this machine to read."""
-        handle, path = tempfile.mkstemp(prefix="headrace-split-")
+        handle, path = tempfile.mkstemp(prefix=own_name("split"))
         self.spooled.append(path)
         with open(handle, "wb") as file:
             file.write(data)

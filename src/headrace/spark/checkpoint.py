@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
+from headrace.cache import could_be_anothers
 from headrace.errors import EngineError, PlanError
 from headrace.io.files import LOCAL, filesystem, load_json, replace_file
 from headrace.jobs import Output
@@ -45,6 +46,11 @@ def known_job(own: Control, flow: Flow, folder: str, session: Any) -> dict[str, 
             raise PlanError(f"{folder!r} is the checkpoint of another program; give another folder")
         shards = max(1, int(session.sparkContext.defaultParallelism))
         return {"format": FORMAT, "job": uuid.uuid4().hex, "shards": shards, "shape": shape}
+    if own.system is LOCAL and could_be_anothers(own.root):
+        raise PlanError(
+            f"the checkpoint {folder!r} belongs to another user, or anyone may write to it, and "
+            "what it holds is run: state of Python functions is pickled; own it, and chmod o-w it"
+        )
     if saved.get("format", 1) != FORMAT:
         raise PlanError(
             f"the checkpoint {folder!r} has format {saved.get('format', 1)}, and this version of "

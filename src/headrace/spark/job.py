@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import EngineError, HeadraceError
-from headrace.jobs import Progress, SourceProgress, StageProgress
+from headrace.jobs import Progress, Shown, SourceProgress, StageProgress
 from headrace.kernels.rows import failure, rows_of
 from headrace.signals import GRACE, Halt, asked_to_stop
 from headrace.spark.bundles import unpack
@@ -100,7 +100,7 @@ class _Counted:
     marks: dict[int, int] = field(default_factory=dict)
 
 
-class SparkJob:
+class SparkJob(Shown):
     """A pipeline running on Spark; see ``headrace.jobs.Job``."""
 
     def __init__(
@@ -137,6 +137,7 @@ class SparkJob:
         self._rates = (0.0, 0.0)
         self._query: Any = None
         self._has_frames = any(s.offsets is None for s in flow.sources)
+        self._waited_for = 0
         self._dropped = False
         """Whether the batch that runs is not to be finished: then its failure is none."""
         self._halt = Halt(self.stop, self._stop_at_once)
@@ -170,7 +171,8 @@ class SparkJob:
                 self._query.stop()
         if error is not None and not self._dropped:
             self._error = error
-            log.error("the job failed: %s", error)
+            if not self._waited_for:  # whoever waits is told, once
+                log.error("the job failed: %s", error)
         self._over = time.perf_counter()
         for delivery in self._deliveries:
             try:
@@ -205,8 +207,12 @@ class SparkJob:
         Ctrl-C or SIGTERM while waiting stops the job as ``stop`` does, for ``grace`` at the most;
         a second one stops it at once.
         """
-        with asked_to_stop() as asked:
-            return self._wait(timeout, lambda: self._halt.look(asked, grace))
+        self._waited_for += 1
+        try:
+            with asked_to_stop() as asked:
+                return self._wait(timeout, lambda: self._halt.look(asked, grace))
+        finally:
+            self._waited_for -= 1
 
     def _wait(self, timeout: float | None, look: Callable[[], None] = lambda: None) -> bool:
         deadline = None if timeout is None else time.monotonic() + timeout

@@ -12,9 +12,11 @@ from typing import Any
 
 import psutil
 
+from headrace.cache import sweep
 from headrace.errors import EngineError
 from headrace.spark.home import quick_home
 from headrace.spark.java import find_java
+from headrace.spark.stderr import without_noise
 from headrace.spark.warm import warm_python
 
 _LOCAL_CONFIG = {
@@ -129,13 +131,14 @@ def start(master: str | None = None, config: Mapping[str, Any] | None = None) ->
 def _launch(master: str, settings: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
 
+    sweep()
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     builder = SparkSession.builder.master(master).appName("headrace")
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
-        with _quick_python(master, settings):
+        with _quick_python(master, settings), without_noise():
             return builder.getOrCreate()
     except Exception as error:
         first = str(error).strip().splitlines()

@@ -5,13 +5,15 @@ Light to import: processes that Spark starts beside a query load this and little
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 import sys
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Self
 
-from headrace.errors import EngineError
+from headrace.errors import EngineError, HeadraceError, PlanError
 
 ROWS_SQL = "shard int, target int, lane int, pane bigint, place bigint, bundle binary"
 PARTS = 8
@@ -22,8 +24,58 @@ def by_value(thing: Any) -> bytes:
     """Anything as bytes, lambdas and functions of a script included."""
     import cloudpickle
 
-    data: bytes = cloudpickle.dumps(thing)
+    try:
+        data: bytes = cloudpickle.dumps(thing)
+    except HeadraceError:
+        raise
+    except Exception as error:
+        raise PlanError(_why_not(thing, error)) from error
     return data
+
+
+def _why_not(thing: Any, error: Exception) -> str:
+    """Which step cannot be sent to a worker, and for which of its variables."""
+    from headrace.plan.nodes import function_name
+
+    reason = f"{type(error).__name__}: {error}"
+    for step in _steps(thing):
+        function = step.function
+        if _travels(function):
+            continue
+        held = dict(inspect.getclosurevars(function).nonlocals) if callable(function) else {}
+        code = getattr(function, "__code__", None)
+        known = getattr(function, "__globals__", {})
+        held |= {n: known[n] for n in (code.co_names if code else ()) if n in known}
+        name = next((n for n, value in held.items() if not _travels(value)), None)
+        what = "it" if name is None else f"its variable '{name}' ({type(held[name]).__name__})"
+        return (
+            f"{step.label}: the function {function_name(function)} cannot be sent to Spark's "
+            f"workers, for {what} cannot be pickled ({reason}); make that inside the function, or "
+            "run on the box"
+        )
+    return f"the pipeline cannot be sent to Spark's workers: {reason}"
+
+
+def _steps(thing: Any) -> Iterator[Any]:
+    """The steps with a person's function that something holds."""
+    if hasattr(thing, "function") and hasattr(thing, "label"):
+        yield thing
+    elif is_dataclass(thing) and not isinstance(thing, type):
+        for each in fields(thing):
+            yield from _steps(getattr(thing, each.name))
+    elif isinstance(thing, (tuple, list)):
+        for item in thing:
+            yield from _steps(item)
+
+
+def _travels(thing: Any) -> bool:
+    import cloudpickle
+
+    try:
+        cloudpickle.dumps(thing)
+    except Exception:
+        return False
+    return True
 
 
 def bare(node: Any) -> Any:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import shutil
-import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from headrace.cache import temporary_folder
 from headrace.errors import PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import Output
@@ -107,7 +107,7 @@ def trigger_of(trigger: Any) -> dict[str, Any]:
 
 def _folder(checkpoint: Any) -> str:
     if checkpoint is None:
-        return tempfile.mkdtemp(prefix="headrace-job-")
+        return str(temporary_folder("job"))
     if not isinstance(checkpoint, (str, Path)) or not str(checkpoint):
         raise PlanError(f"checkpoint={checkpoint!r} is not a path")
     text = str(checkpoint)

@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy
 
-from headrace.cache import cached_script
+from headrace.cache import cached_script, temporary_folder
 from headrace.errors import EngineError
 from headrace.spark.launch import ADDRESS
 
@@ -86,7 +86,7 @@ def warm_python() -> Mapping[str, str]:
     if _warm is not None and _warm.process.poll() is not None:
         _warm = None
     if _warm is None:
-        folder = Path(tempfile.mkdtemp(prefix="headrace-python-"))
+        folder = temporary_folder("python")
         try:
             _warm = begin(folder)
         except (OSError, EngineError):  # such as a name that is too long for a socket

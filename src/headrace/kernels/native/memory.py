@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import random
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba import njit, types
 from numba.extending import intrinsic
 
 U64 = np.uint64
+SEED = "HEADRACE_HASH_SEED"
+"""An environment variable: a number makes the tables of all processes alike, for debugging."""
+
+
+def hash_seeds() -> list[int]:
+    """Three numbers that nobody outside this process knows; the last two are odd."""
+    said = os.environ.get(SEED)
+    draw = random.SystemRandom() if not said else random.Random(int(said))
+    return [draw.getrandbits(64), draw.getrandbits(64) | 1, draw.getrandbits(64) | 1]
 
 
 @intrinsic
@@ -37,6 +49,27 @@ def store64(typingctx: Any, data: Any, at: Any, word: Any) -> Any:
         place = builder.bitcast(pointer, ir.PointerType(ir.IntType(64)))
         builder.store(args[2], place, align=1)
         return context.get_dummy_value()
+
+    return signature, codegen
+
+
+_SEEDS = (ctypes.c_uint64 * 3)(*hash_seeds())
+binding.add_symbol("headrace_hash_seeds", ctypes.addressof(_SEEDS))
+
+
+@intrinsic
+def _seed(typingctx: Any, number: Any) -> Any:
+    """One of this process's secret numbers. Compiled code refers to it by name, so that it can be
+    kept in a cache and still have another number in every process."""
+    signature = types.uint64(types.int64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        kind = ir.ArrayType(ir.IntType(64), len(_SEEDS))
+        found = builder.module.globals.get("headrace_hash_seeds")
+        seeds = found or ir.GlobalVariable(builder.module, kind, "headrace_hash_seeds")
+        seeds.linkage = "external"
+        place = builder.gep(seeds, [ir.IntType(64)(0), args[0]])
+        return builder.load(place)
 
     return signature, codegen
 
@@ -104,9 +137,13 @@ def word_at(data: Any, at: int, length: int) -> Any:
 
 @njit(nogil=True, cache=True, inline="always")
 def mix(a: Any, b: Any) -> Any:
-    """A well-spread 64-bit hash of two words."""
-    h = (a ^ (a >> U64(32))) * U64(0x9E3779B97F4A7C15)
-    h ^= (b ^ (b >> U64(29))) * U64(0xC2B2AE3D27D4EB4F)
+    """A well-spread 64-bit hash of two words, another in every process.
+
+    Keys come from outside: whoever knows the hash could send such as all fall in one place. It is
+    for tables of this process alone; what travels is hashed with ``xxhash64``.
+    """
+    h = (a ^ (a >> U64(32)) ^ _seed(0)) * _seed(1)
+    h ^= (b ^ (b >> U64(29))) * _seed(2)
     h ^= h >> U64(32)
     h *= U64(0xD6E8FEB86659FD93)
     h ^= h >> U64(32)
