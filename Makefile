@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format docs bench clean
+.PHONY: help setup demo test test-install test-slow check format docs bench clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +28,9 @@ demo: $(READY) ## Windowed word count of an out-of-order stream on Spark and on 
 
 test: $(READY) ## Run all tests but the slow ones
 	$(BIN)/python -m pytest -m "not slow"
+
+test-install: ## Build the wheel, install it alone, and run jobs on both engines with it
+	PYTHON=$(PYTHON) .ci/installed
 
 test-slow: $(READY) ## Run the slow tests
 	$(BIN)/python -m pytest -m slow

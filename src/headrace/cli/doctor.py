@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 
 import psutil
 from rich.console import Console
@@ -51,16 +52,22 @@ def main(arguments: argparse.Namespace) -> int:
     return 1 if bad else 0
 
 
+def needed() -> list[str]:
+    """What headrace needs, as its own metadata says."""
+    return sorted(r for r in requires("headrace") or () if "extra ==" not in r)
+
+
 def check(master: str | None = None) -> Iterator[Finding]:
     """Everything a pipeline needs, the cheap things first."""
     found = platform.python_version()
     old = sys.version_info < (3, 11)
     yield Finding("Python", found, "Install Python 3.11 or later." if old else "")
-    for package in ("pyspark", "pyarrow", "numba", "sqlglot"):
+    for wanted in needed():
+        package = re.split(r"[^\w-]", wanted)[0]
         try:
             yield Finding(package, version(package))
         except PackageNotFoundError:
-            yield Finding(package, "missing", f"pip install {package}")
+            yield Finding(package, "missing", f"pip install '{wanted}'")
     cores = os.cpu_count() or 1
     yield Finding("cores", str(cores))
     memory = psutil.virtual_memory()
