@@ -137,3 +137,17 @@ def test_inspect_sees_every_record_and_changes_nothing(engine, tmp_path):
 
     assert hr.from_items([1, 2, 3]).inspect(note).to_list(on=engine) == [1, 2, 3]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["1", "2", "3"]
+
+
+def test_one_call_sees_all_records_of_its_keys(engine):
+    """Many bundles in, and keys spread over all of them."""
+    numbers = hr.from_items([{"k": i % 7, "v": i} for i in range(200_000)])
+
+    def counted(batch):
+        keys = batch.column("k").value_counts()
+        return pa.table({"k": keys.field("values"), "n": keys.field("counts")})
+
+    found = numbers.key_by("k").map_batches(counted, schema={"k": "bigint", "n": "bigint"})
+    rows = sorted(map(tuple, found.to_list(on=engine)))
+    assert [k for k, _ in rows] == list(range(7))
+    assert sum(n for _, n in rows) == 200_000

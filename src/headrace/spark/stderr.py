@@ -1,7 +1,8 @@
-"""What Java prints as it starts: shown, but for a line that tells nobody anything.
+"""What Java prints as it starts: shown, but for lines that tell nobody anything.
 
-Spark asks for a module of Java's that is still in incubation, and Java says so each time. Java
-writes to the stream it is started with, so that is a pipe of ours while it starts.
+Spark asks for a module of Java's that is still in incubation and for a package that newer ones do
+not have, and Java says so each time. Java writes to the stream it is started with, so that is a
+pipe of ours while it starts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import os
 import threading
 from collections.abc import Iterator
 
-_NOISE = (b"WARNING: Using incubator modules: jdk.incubator.vector",)
+_NOISE = (
+    b"WARNING: Using incubator modules: jdk.incubator.vector",
+    b"WARNING: package sun.security.action not in java.base",
+)
 
 
 @contextlib.contextmanager
