@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import doctest
 import importlib
 import pkgutil
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import headrace
+from headrace.signals import GRACE
+from headrace.windows import duration
 
 ROOT = Path(__file__).parents[1]
 MODULES = [
@@ -39,6 +42,26 @@ def test_the_readme_example_runs(spark_engine, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(snippets("README.md")[0], "README.md", "exec"), {})
     assert "to" in capsys.readouterr().out
+
+
+def test_the_page_on_running_jobs_runs():
+    (code,) = snippets("docs/deploy.md")
+    exec(compile(code, "deploy.md", "exec"), {})
+
+
+def test_the_manifests_are_well_formed():
+    text = (ROOT / "docs" / "deploy.md").read_text()
+    (unit,) = re.findall(r"```ini\n(.*?)```", text, re.DOTALL)
+    service = configparser.ConfigParser()
+    service.optionxform = str
+    service.read_string(unit)
+    assert service["Service"]["KillMode"] == "mixed"
+    (manifest,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    seconds = int(re.findall(r"terminationGracePeriodSeconds: (\d+)", manifest)[0])
+    assert seconds > duration(GRACE, "grace") / 1e6
+    assert int(service["Service"]["TimeoutStopSec"]) > duration(GRACE, "grace") / 1e6
+    (dockerfile,) = re.findall(r"```dockerfile\n(.*?)```", text, re.DOTALL)
+    assert 'CMD ["python"' in dockerfile
 
 
 def test_links_lead_somewhere():
