@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 
 import pyarrow as pa
@@ -160,11 +161,64 @@ def test_mistakes_are_told_in_a_sentence(capsys, arguments, message):
     assert "Traceback" not in error
 
 
-def test_a_file_without_a_pipeline_is_refused(capsys, tmp_path):
+def test_a_file_without_a_stream_is_refused(capsys, tmp_path):
     script = tmp_path / "job.py"
-    script.write_text("import headrace as hr\na = hr.from_items([1])\nb = hr.from_items([2])\n")
+    script.write_text("import headrace as hr\n")
     assert main(["run", str(script)]) == 1
-    assert "which stream is meant? name one 'pipeline'; there are: a, b" in capsys.readouterr().err
+    assert "there is no stream in it; call one 'pipeline'" in capsys.readouterr().err
+
+
+def test_a_file_that_only_defines_streams_runs_the_last_of_each(capsys, tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import headrace as hr\nsource = hr.from_items([1, 2])\n"
+        "evens = source.filter('value % 2 = 0')\nodds = source.filter('value % 2 = 1')\n"
+    )
+    assert main(["run", str(script), "--on", "box"]) == 0
+    out = capsys.readouterr().out
+    assert "evens: 2 records in, 1 out" in out
+    assert "odds: 2 records in, 1 out" in out
+    assert "source:" not in out
+
+
+@pytest.mark.parametrize("on", ["spark", "box"])
+def test_a_file_whose_pipelines_end_in_sinks(capsys, tmp_path, on):
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import headrace as hr\n"
+        "stream = hr.rate(1000, upto=500).event_time('at')\n"
+        "counts = stream.window(hr.tumbling('1h')).agg(n=hr.count())\n"
+        f"files = counts.write_parquet({str(tmp_path / 'out')!r})\n"
+        "shown = counts.write_console()\n"
+    )
+    assert main(["run", str(script), "--on", on]) == 0
+    assert "500" in capsys.readouterr().out
+    assert hr.read_parquet(tmp_path / "out").agg(n=hr.sum("n")).to_list(on="box") == [(500,)]
+    assert main(["explain", str(script), "--on", on]) == 0
+    assert f"parquet files in {tmp_path / 'out'}" in capsys.readouterr().out
+
+
+def test_a_file_that_has_written_already_is_done(tmp_path, monkeypatch):
+    monkeypatch.delenv("HEADRACE_ENGINE", raising=False)
+    script = tmp_path / "job.py"
+    out = str(tmp_path / "o")
+    script.write_text(f"import headrace as hr\npipeline = hr.from_items([1]).write_json({out!r})\n")
+    assert main(["run", str(script), "--on", "box"]) == 0
+    assert (tmp_path / "o" / "_SUCCESS").exists()
+
+
+def test_a_stream_shows_its_results_as_they_come(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("headrace.cli.live._LINES", 0.3)
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import headrace as hr\n"
+        "stream = hr.rate(1000, upto=2500).event_time('at')\n"
+        "pipeline = stream.window(hr.tumbling('500ms')).agg(n=hr.count())\n"
+    )
+    assert main(["run", str(script), "--on", "box"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("window_start") > 1  # and not only at the end
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_doctor_finds_this_machine_well(capsys):
@@ -211,10 +265,13 @@ def test_a_running_job_is_shown_live():
     table = pa.table({"n": range(1000), "at": pa.array([moment(i * 10_000) for i in range(1000)])})
     stream = hr.from_arrow(table).event_time("at").window(hr.tumbling("1s")).agg(s=hr.sum("n"))
     screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=160)
+    console = Console(file=screen, force_terminal=True, width=80)
     watch("sums", stream.start(on=hr.Box(bundle=10)), console)
     shown = screen.getvalue()
     assert "sums" in shown
     assert "in 1,000" in shown
     assert "step 3, agg" in shown
-    assert "output delay" in shown
+    assert "delay" in shown
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith("…") and "step" in line for line in lines)

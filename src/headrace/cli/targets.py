@@ -22,7 +22,7 @@ from headrace.spark.engine import Spark
 from headrace.stream import Stream
 from headrace.writing import Outlet
 
-_NAMES = ("pipeline", "pipelines", "stream", "streams", "main")
+_NAMES = ("pipeline", "pipelines", "streams", "main")
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:

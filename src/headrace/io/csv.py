@@ -67,7 +67,7 @@ class CsvFormat:
             # Arrow takes an empty field for null too then; in a column of text it is ''.
             plain = self._read(data, schema, texts, False)
             for name in texts:
-                missing = pc.and_(table[name].is_null(), pc.not_equal(plain[name], _EMPTY))
+                missing = pc.and_(table[name].is_null(), pc.not_equal(plain[name], ""))
                 place = table.schema.get_field_index(name)
                 none = pa.scalar(None, schema.field(name).type)
                 table = table.set_column(place, name, pc.if_else(missing, none, plain[name]))
@@ -221,9 +221,6 @@ def _first_record(style: CsvFormat, data: pa.Buffer, file: File, where: str) -> 
         )
     except reader.Error as error:
         raise PlanError(f"{where}: the first line of {file.path!r} is not CSV: {error}") from None
-
-
-_EMPTY = pa.scalar("", pa.string())
 
 
 def _is_words(kind: pa.DataType) -> bool:
