@@ -33,4 +33,4 @@ def test_what_every_match_must_hold():
     assert needles["https?://[a-z.]+"] == "://"
     assert needles["pt|ab://"] is None
     assert needles["(ht)?tp:/"] == "tp:/"
-    assert compile_pattern("(?i)https://", "here").needle is None
+    assert compile_pattern("(?i)https://", "here").needle == "://"

@@ -17,9 +17,11 @@ from pyspark.sql import functions as F
 
 from headrace.cache import own_name
 from headrace.errors import PlanError
+from headrace.expressions import col
 from headrace.io.memory import TableSource, TableSplit
 from headrace.io.source import Split, at_most, size_of
 from headrace.kernels.aggregate import Partial, columns_needed, compile_aggregation
+from headrace.kernels.expressions import compile_expression
 from headrace.plan.batch import by_panes, in_panes
 from headrace.plan.nodes import (
     Custom,
@@ -32,6 +34,7 @@ from headrace.plan.nodes import (
     Limit,
     MaxParallelism,
     Narrow,
+    Project,
     Read,
     Shuffle,
     Sort,
@@ -348,11 +351,9 @@ class Lowering:
             return self._join(head, *stage.inputs)
         if isinstance(head, JoinWithin):
             return self._join_within(head, *stage.inputs)
-        before = self._rows(stage.inputs[0])
         if isinstance(head, Sort):
-            return before.orderBy(
-                [column(t).desc() if down else column(t).asc() for t, down in head.order]
-            )
+            return self._sorted(head, stage.inputs[0])
+        before = self._rows(stage.inputs[0])
         if isinstance(head, Limit):
             return before.limit(head.count)
         if isinstance(head, MaxParallelism):
@@ -363,6 +364,27 @@ class Lowering:
             return sql_group(before, head)
         assert isinstance(head, Union)
         return reduce(lambda a, b: a.union(b), [before, *map(self._rows, stage.inputs[1:])])
+
+    def _sorted(self, node: Sort, stage: Stage) -> Any:
+        """The rows in order; what Spark would compute otherwise is computed before, by us."""
+        names = [f"__order_{i}" for i, _ in enumerate(node.order)]
+        kernels = [compile_expression(t, stage.schema, self.zone) for t, _ in node.order]
+        keys = list(zip(names, kernels, (t for t, _ in node.order), strict=True))
+        ours = [(name, kernel.type, t) for name, kernel, t in keys if kernel.differs_in_spark]
+        if not ours:
+            before, columns = self._rows(stage), [column(t) for t, _ in node.order]
+        else:
+            kept = tuple((n, col(n).tree) for n in stage.schema.names)
+            schema = pa.schema([*stage.schema, *(pa.field(n, kind) for n, kind, _ in ours)])
+            more = tuple((n, t) for n, _, t in ours)
+            step = Project(schema, node.step, stage.head, (*kept, *more), "select")
+            ending = RowsEnding(schema)
+            before = self._finished(stage, (step,), ending, spark_schema(schema))
+            known = {n for n, _, _ in ours}
+            columns = [quoted(n) if n in known else column(t) for n, _, t in keys]
+        downs = (down for _, down in node.order)
+        order = [c.desc() if down else c.asc() for c, down in zip(columns, downs, strict=True)]
+        return before.orderBy(order).select([quoted(n) for n in stage.schema.names])
 
     def _join(self, node: Join, left: Stage, right: Stage) -> Any:
         a, b = self._rows(left), self._rows(right)

@@ -12,6 +12,7 @@ from sqlglot import exp
 
 from headrace.errors import PlanError
 from headrace.expressions import to_sql
+from headrace.kernels.expressions import compile_expression
 from headrace.plan.nodes import (
     AssignWindows,
     EventTime,
@@ -72,9 +73,20 @@ def is_plain(steps: Sequence[Narrow]) -> bool:
 def plain_prefix(steps: Sequence[Narrow]) -> int:
     """How many of the first steps are expressions."""
     for i, step in enumerate(steps):
-        if step.python or isinstance(step, (AssignWindows, EventTime)):
+        if step.python or isinstance(step, (AssignWindows, EventTime)) or _differs(step):
             return i
     return len(steps)
+
+
+def _differs(step: Narrow) -> bool:
+    """Whether a step computes something that Spark, or some Java, answers otherwise."""
+    if isinstance(step, Project):
+        trees = [tree for _, tree in step.columns]
+    elif isinstance(step, Filter):
+        trees = [step.condition]
+    else:
+        trees = [step.elements] if isinstance(step, Explode) else []
+    return any(compile_expression(t, step.input.schema).differs_in_spark for t in trees)
 
 
 def apply_steps(frame: Any, steps: Sequence[Narrow]) -> Any:
@@ -113,7 +125,10 @@ def as_schema(frame: Any, schema: pa.Schema) -> Any:
 
 def sql_can(node: GroupBy) -> bool:
     """Whether Spark SQL computes every aggregate of a step with our answer."""
-    return all(a.kind in SQL_AGGREGATES and a.by is None for _, a in node.aggregates)
+    trees = [t for _, t in node.keys] + [t for _, a in node.aggregates for t in a.inputs]
+    return all(a.kind in SQL_AGGREGATES and a.by is None for _, a in node.aggregates) and not any(
+        compile_expression(t, node.input.schema).differs_in_spark for t in trees
+    )
 
 
 def sql_group(frame: Any, node: GroupBy) -> Any:

@@ -25,6 +25,7 @@ from headrace.kernels.expressions.kernel import (
     is_number,
     literal_value,
     node,
+    not_for_spark,
     numbers,
     validity,
     want,
@@ -77,6 +78,9 @@ _CHECKED: dict[type[exp.Expr], tuple[str, Callable[..., Any], Callable[..., Any]
 }
 
 
+_DAYS = ("day", "days", "week", "weeks")
+
+
 @node(exp.Add, exp.Sub, exp.Mul)
 def build_arithmetic(scope: Scope, tree: exp.Binary) -> Kernel:
     sign, checked, plain = _CHECKED[type(tree)]
@@ -86,7 +90,11 @@ def build_arithmetic(scope: Scope, tree: exp.Binary) -> Kernel:
             negative = isinstance(tree, exp.Sub)
             if negative and not pa.types.is_duration(right.type) and _is_time(right):
                 return between_times(scope, left, right)
-            return add_interval(scope, left, right, negative)
+            days = any(
+                isinstance(side, exp.Interval) and side.unit and side.unit.name.lower() in _DAYS
+                for side in (tree.this, tree.expression)
+            )
+            return add_interval(scope, left, right, negative, days)
     left, right = operands(scope, tree, sign)
     kind = common(left.type, right.type)
     if kind is not None and pa.types.is_null(kind):
@@ -108,10 +116,27 @@ def build_arithmetic(scope: Scope, tree: exp.Binary) -> Kernel:
     return apply(kind, compute, left, right, raises=True)
 
 
+def _sides(tree: exp.Binary, left: Kernel, right: Kernel) -> list[pa.DataType]:
+    """Both sides as decimals: a literal is as wide as it is written, a null as the other side."""
+    kinds: list[pa.DataType] = []
+    for side, written, other in ((left, tree.this, right), (right, tree.expression, left)):
+        if pa.types.is_null(side.type):
+            kinds.append(as_decimal(other.type))
+            continue
+        while isinstance(written, exp.Paren):
+            written = written.this
+        number = written.this if isinstance(written, exp.Neg) else written
+        if isinstance(number, exp.Literal) and pa.types.is_integer(side.type):
+            kinds.append(pa.decimal128(max(1, len(number.this.lstrip("0"))), 0))
+        else:
+            kinds.append(as_decimal(side.type))
+    return kinds
+
+
 def _decimal(
     tree: exp.Binary, sign: str, compute: Callable[..., Any], left: Kernel, right: Kernel
 ) -> Kernel:
-    a, b = as_decimal(left.type), as_decimal(right.type)
+    a, b = _sides(tree, left, right)
     if isinstance(tree, exp.Mul):
         precision, scale = a.precision + b.precision + 1, a.scale + b.scale
     else:
@@ -134,7 +159,14 @@ def build_negative(scope: Scope, tree: exp.Neg) -> Kernel:
         return constant(pc.negate(inner.run(None)))
     inner = scope.compile(tree.this)
     want(inner, is_number, "a number", "'-'")
-    return apply(inner.type, _checked(pc.negate_checked, "-"), inner, raises=True)
+    kernel = apply(inner.type, _checked(pc.negate_checked, "-"), inner, raises=True)
+    return _exact(kernel)
+
+
+def _exact(kernel: Kernel) -> Kernel:
+    """Spark rounds a decimal of more than 34 digits when it changes its sign: not so we."""
+    wide = pa.types.is_decimal(kernel.type) and kernel.type.precision > 34
+    return not_for_spark(kernel) if wide else kernel
 
 
 def _checked(compute: Callable[..., Any], name: str) -> Callable[[Any], Any]:
@@ -235,13 +267,14 @@ def build_whole_division(scope: Scope, tree: exp.IntDiv) -> Kernel:
 @function("abs")
 def build_abs(scope: Scope, value: Kernel) -> Kernel:
     want(value, is_number, "a number", "abs")
-    return apply(value.type, _checked(pc.abs_checked, "abs"), value, raises=True)
+    return _exact(apply(value.type, _checked(pc.abs_checked, "abs"), value, raises=True))
 
 
 @function("sign", "signum")
 def build_sign(scope: Scope, value: Kernel) -> Kernel:
     want(value, is_number, "a number", "sign")
-    return apply(DOUBLE, lambda v: pc.sign(v), cast(value, DOUBLE))
+    # Arrow gives 0.0 for -0.0; Java gives the zero it was given.
+    return apply(DOUBLE, lambda v: pc.if_else(pc.equal(v, 0.0), v, pc.sign(v)), cast(value, DOUBLE))
 
 
 def _smooth(name: str, compute: Callable[[Any], Any]) -> None:
@@ -308,7 +341,13 @@ def build_power(scope: Scope, base: Kernel, exponent: Kernel) -> Kernel:
 
 @function("atan2")
 def build_atan2(scope: Scope, y: Kernel, x: Kernel) -> Kernel:
-    return apply(DOUBLE, pc.atan2, cast(y, DOUBLE), cast(x, DOUBLE))
+    want(y, is_number, "numbers", "atan2")
+    want(x, is_number, "numbers", "atan2")
+
+    def compute(a: Any, b: Any) -> Any:
+        return pc.atan2(pc.add(a, 0.0), pc.add(b, 0.0))  # as Spark does: no zero below zero
+
+    return apply(DOUBLE, compute, cast(y, DOUBLE), cast(x, DOUBLE))
 
 
 @function("pi")
@@ -336,7 +375,7 @@ def _whole(name: str, compute: Callable[[Any], Any], value: Kernel) -> Kernel:
     def run(array: pa.Array) -> pa.Array:
         values = compute(numbers(array, np.float64))
         valid = validity(array)
-        outside = np.abs(values) >= 2.0**63
+        outside = (values >= 2.0**63) | (values < -(2.0**63))
         if (outside & valid if valid.size else outside).any():
             raise ExpressionError(f"bigint overflow in '{name}'")
         whole = np.where(np.isnan(values) | outside, 0, values).astype(np.int64)
@@ -361,6 +400,8 @@ def _rounding(name: str, mode: str, value: Kernel, digits: Kernel | None) -> Ker
     if not isinstance(places, int):
         raise PlanError(f"{name}: the number of digits is a whole number, not {places!r}")
     kind = value.type
+    if pa.types.is_null(kind):
+        return cast(value, DOUBLE)
     if pa.types.is_decimal(kind):
         raise PlanError(f"{name} of a decimal is not supported; cast it to double")
     if pa.types.is_integer(kind):
@@ -370,8 +411,8 @@ def _rounding(name: str, mode: str, value: Kernel, digits: Kernel | None) -> Ker
         return apply_arrays(
             kind, lambda a: _round_integers(a, places, mode, name), value, raises=True
         )
-    if places > _MOST_PLACES:  # more than any number has
-        return value
+    if places > _MOST_PLACES:  # more than any number has; but no zero below zero
+        return apply(kind, lambda v: pc.add(v, pa.scalar(0.0, kind)), value)
     places = max(places, -_MOST_PLACES)
     return apply_arrays(kind, lambda a: _round_floats(a, places, mode), value)
 

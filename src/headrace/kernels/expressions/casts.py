@@ -22,6 +22,7 @@ from headrace.kernels.expressions.kernel import (
     apply_arrays,
     from_numbers,
     node,
+    not_for_spark,
     numbers,
     validity,
 )
@@ -40,6 +41,7 @@ _TIME = re.compile(
 _PLAIN_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _PLAIN_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?$"
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
+_FIRST, _LAST = -62_135_500_000_000_000, 253_402_200_000_000_000  # what a datetime can say
 _LAST_TABLE = 2_114_380_800_000_000  # 2037-01-01
 _TRUE, _FALSE = {"t", "true", "y", "yes", "1"}, {"f", "false", "n", "no", "0"}
 
@@ -65,11 +67,14 @@ def cast(kernel: Kernel, to: pa.DataType, zone: str = "UTC", strict: bool = True
         if t.is_boolean(source) or t.is_integer(source) or t.is_date(source):
             return apply(to, lambda v: pc.cast(v, to), kernel)
         if t.is_floating(source) or t.is_decimal(source):
-            return apply_arrays(to, _number_text, kernel)
+            text = apply_arrays(to, _number_text, kernel)
+            return (
+                not_for_spark(text) if t.is_floating(source) else text
+            )  # Java before 19 adds digits
         if t.is_timestamp(source):
             return apply_arrays(to, lambda a: time_text(a, zone), kernel)
         if t.is_binary(source):
-            return apply_arrays(to, _decode, kernel)
+            return not_for_spark(apply_arrays(to, _decode, kernel))  # Spark keeps what is not UTF-8
     if t.is_string(source):
         if t.is_integer(to):
             return arrays(lambda a: _text_integer(a, to, strict))
@@ -108,7 +113,9 @@ def cast(kernel: Kernel, to: pa.DataType, zone: str = "UTC", strict: bool = True
         if t.is_timestamp(to) and to.tz:
             return arrays(lambda a: _float_time(a, to, strict))
         if t.is_decimal(to):
-            return arrays(lambda a: _each(a, to, lambda x: _float_decimal(x, to), strict))
+            return not_for_spark(
+                arrays(lambda a: _each(a, to, lambda x: _float_decimal(x, to), strict))
+            )
     if t.is_decimal(source):
         if t.is_floating(to):
             return apply_arrays(to, lambda a: _each(a, to, float, True), kernel)
@@ -140,7 +147,8 @@ def cast(kernel: Kernel, to: pa.DataType, zone: str = "UTC", strict: bool = True
                 a.offsets, inner.run(flat), type=to, mask=a.is_null() if a.null_count else None
             )
 
-        return apply_arrays(to, elements, kernel, raises=inner.raises)
+        listed = apply_arrays(to, elements, kernel, raises=inner.raises)
+        return not_for_spark(listed) if inner.differs_in_spark else listed
     raise PlanError(f"a {type_name(source)} cannot be cast to {type_name(to)}")
 
 
@@ -275,7 +283,8 @@ def _seconds_time(array: pa.Array, to: pa.DataType) -> pa.Array:
 
 def _float_time(array: pa.Array, to: pa.DataType, strict: bool) -> pa.Array:
     values = numbers(array, f"f{array.type.bit_width // 8}").astype(np.float64)
-    good = np.isfinite(values) & (np.abs(values) < 9.2e12)
+    with np.errstate(over="ignore"):
+        good = np.isfinite(values) & (np.abs(values * 1e6) < 2.0**63)
     valid = validity(array)
     bad = ~good & valid if valid.size else ~good
     if bad.any():
@@ -348,6 +357,10 @@ def java_double(value: Any) -> str:
     mantissa, exponent = np.format_float_scientific(abs(value), unique=True, trim="-").split("e")
     power = int(exponent)
     digits = mantissa.replace(".", "")
+    if len(digits) == 1 and power < (-44 if isinstance(value, np.float32) else -320):
+        # The smallest numbers have more than one shortest form: Java takes two digits.
+        mantissa, exponent = f"{float(abs(value)):.1e}".split("e")
+        digits, power = mantissa.replace(".", "").rstrip("0"), int(exponent)
     if -3 <= power < 7:
         if power < 0:
             return f"{sign}0.{'0' * (-power - 1)}{digits}"
@@ -372,12 +385,9 @@ def local(array: pa.Array, zone: str) -> pa.Array:
     if zone == "UTC":
         return array.cast(pa.int64()).cast(pa.timestamp("us"))
     if not _in_tables(array):
-        where = ZoneInfo(zone)
-        try:
-            moments = [None if v is None else v.astimezone(where) for v in array.to_pylist()]
-        except OverflowError:
-            raise ExpressionError(f"a time is beyond the calendar of the zone {zone}") from None
-        return pa.array([m and m.replace(tzinfo=None) for m in moments], pa.timestamp("us"))
+        offsets = _offsets(array, zone, lambda v, where: v.astimezone(where).utcoffset())
+        walls = numbers(array, np.int64) + offsets
+        return from_numbers(walls, validity(array), pa.int64()).cast(pa.timestamp("us"))
     return pc.local_timestamp(array.cast(pa.timestamp("us", tz=zone)))
 
 
@@ -406,14 +416,21 @@ def from_wall(array: pa.Array, zone: str) -> pa.Array:
             pa.timestamp("us", tz="UTC")
         )
     except pa.ArrowInvalid:
-        out: list[datetime.datetime | None] = []
-        for value in array.to_pylist():
-            out.append(
-                None
-                if value is None
-                else value.replace(tzinfo=ZoneInfo(zone), fold=0).astimezone(datetime.UTC)
-            )
-        return pa.array(out, pa.timestamp("us", tz="UTC"))
+        offsets = _offsets(
+            array, zone, lambda v, where: v.replace(tzinfo=where, fold=0).utcoffset()
+        )
+        instants = numbers(array, np.int64) - offsets
+        return from_numbers(instants, validity(array), pa.int64()).cast(
+            pa.timestamp("us", tz="UTC")
+        )
+
+
+def _offsets(array: pa.Array, zone: str, offset: Callable[[Any, ZoneInfo], Any]) -> Any:
+    """The microseconds a zone is ahead of UTC at each time, by the year's rules to the end."""
+    inside = np.clip(numbers(array, np.int64), _FIRST, _LAST)
+    where, micro = ZoneInfo(zone), datetime.timedelta(microseconds=1)
+    times = pa.array(inside).cast(array.type).to_pylist()
+    return np.array([offset(v, where) // micro for v in times], np.int64)
 
 
 def _date_time(array: pa.Array, to: pa.DataType, zone: str) -> pa.Array:

@@ -151,6 +151,7 @@ def build_bracket(scope: Scope, tree: exp.Bracket) -> Kernel:
 def build_get(scope: Scope, value: Kernel, index: Kernel) -> Kernel:
     kind = elements(value, "get")
     want(index, pa.types.is_integer, "a whole number", "get")
+    index = cast(index, INT) if index.type.bit_width > 32 else index
     return apply_arrays(kind, lambda array, at: _at(array, at, kind)[0], value, index)
 
 
@@ -158,6 +159,8 @@ def build_get(scope: Scope, value: Kernel, index: Kernel) -> Kernel:
 def build_element_at(scope: Scope, value: Kernel, index: Kernel) -> Kernel:
     kind = elements(value, "element_at")
     want(index, pa.types.is_integer, "a whole number", "element_at")
+    if index.type.equals(pa.int64()):
+        raise PlanError("element_at takes an index of type int; cast it, as in cast(x as int)")
 
     def run(array: pa.Array, at: pa.Array) -> pa.Array:
         place = numbers(at.cast(pa.int64()), np.int64)
@@ -205,7 +208,9 @@ def build_contains(scope: Scope, value: Kernel, sought: Kernel) -> Kernel:
 
 @function("array_distinct")
 def build_distinct(scope: Scope, value: Kernel) -> Kernel:
-    elements(value, "array_distinct")
+    inner = elements(value, "array_distinct")
+    if pa.types.is_nested(inner):
+        raise PlanError(f"array_distinct does not compare {type_name(inner)}")
     kind = value.type
 
     def run(array: pa.Array) -> pa.Array:
@@ -216,6 +221,8 @@ def build_distinct(scope: Scope, value: Kernel) -> Kernel:
         lengths = np.diff(offsets)
         if len(flat) == 0:
             return array
+        if pa.types.is_floating(inner):
+            flat = pc.add(flat, pa.scalar(0.0, inner))  # as in Spark: no zero below zero
         codes, _ = Grouper([flat.type]).groups([flat])
         sizes = np.empty(len(array), np.int64)
         kept = np.empty(len(flat), np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,8 @@ class Kernel:
     run: Callable[[pa.RecordBatch], Value]
     raises: bool = False
     constant: bool = False
+    differs_in_spark: bool = False
+    """Whether Spark itself could give another answer, so that only this may compute it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,13 @@ def fold(kernel: Kernel) -> Kernel:
     if not kernel.constant or kernel.raises:
         return kernel
     value = kernel.run(_ONE_ROW)
-    return constant(value if isinstance(value, pa.Scalar) else value[0])
+    folded = constant(value if isinstance(value, pa.Scalar) else value[0])
+    return not_for_spark(folded) if kernel.differs_in_spark else folded
+
+
+def not_for_spark(kernel: Kernel) -> Kernel:
+    """The kernel, not to be left to Spark's own expressions."""
+    return replace(kernel, differs_in_spark=True)
 
 
 def constant(value: pa.Scalar) -> Kernel:
@@ -98,7 +106,8 @@ def apply(
     else:
         runs = [a.run for a in args]
         run = lambda batch: compute(*(r(batch) for r in runs))  # noqa: E731
-    return fold(Kernel(kind, run, raises, all(a.constant for a in args)))
+    differs = any(a.differs_in_spark for a in args)
+    return fold(Kernel(kind, run, raises, all(a.constant for a in args), differs))
 
 
 def apply_arrays(
@@ -111,7 +120,8 @@ def apply_arrays(
         return compute(*(spread(r(batch), batch.num_rows) for r in runs))
 
     raises = raises or any(a.raises for a in args)
-    return fold(Kernel(kind, run, raises, all(a.constant for a in args)))
+    differs = any(a.differs_in_spark for a in args)
+    return fold(Kernel(kind, run, raises, all(a.constant for a in args), differs))
 
 
 def spread(value: Value, rows: int) -> pa.Array:
@@ -193,7 +203,7 @@ def where(batch: pa.RecordBatch, mask: pa.Array, kernel: Kernel) -> pa.Array:
 def choose(batch: pa.RecordBatch, mask: pa.Array, kernel: Kernel, other: Value) -> pa.Array:
     """The kernel's values where ``mask`` is true, ``other`` elsewhere."""
     mask = mask.fill_null(False)
-    mine = where(batch, mask, kernel) if kernel.raises else kernel.run(batch)
-    if isinstance(mine, pa.Scalar) and isinstance(other, pa.Scalar):
-        mine = spread(mine, batch.num_rows)
-    return pc.if_else(mask, mine, other)
+    differs = where(batch, mask, kernel) if kernel.raises else kernel.run(batch)
+    if isinstance(differs, pa.Scalar) and isinstance(other, pa.Scalar):
+        differs = spread(differs, batch.num_rows)
+    return pc.if_else(mask, differs, other)

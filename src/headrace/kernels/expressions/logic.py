@@ -19,8 +19,10 @@ from headrace.kernels.expressions.kernel import (
     constant,
     fold,
     function,
+    is_number,
     node,
     spread,
+    want,
     where,
 )
 from headrace.kernels.expressions.promotion import common_of
@@ -181,7 +183,8 @@ def build_connective(scope: Scope, tree: exp.Connector) -> Kernel:
         open_rows = pc.coalesce(first if is_and else pc.invert(first), pa.scalar(True))
         return join(first, where(batch, open_rows, right))
 
-    return fold(Kernel(BOOLEAN, run, True, left.constant and right.constant))
+    differs = left.differs_in_spark or right.differs_in_spark
+    return fold(Kernel(BOOLEAN, run, True, left.constant and right.constant, differs))
 
 
 @node(exp.Not)
@@ -220,13 +223,16 @@ def build_isnotnull(scope: Scope, value: Kernel) -> Kernel:
 
 @function("isnan")
 def build_isnan(scope: Scope, value: Kernel) -> Kernel:
+    want(value, is_number, "a number", "isnan")
     value = cast(value, pa.float64())
     return apply(BOOLEAN, lambda v: pc.coalesce(pc.is_nan(v), pa.scalar(False)), value)
 
 
 @function("nanvl")
 def build_nanvl(scope: Scope, value: Kernel, other: Kernel) -> Kernel:
-    value, other = cast(value, pa.float64()), cast(other, pa.float64())
+    single = all(pa.types.is_float32(k.type) for k in (value, other))
+    kind = pa.float32() if single else pa.float64()
+    value, other = cast(value, kind), cast(other, kind)
     return apply(value.type, lambda v, o: pc.if_else(pc.is_nan(v), o, v), value, other)
 
 
@@ -262,7 +268,8 @@ def first_that(
             result = choose(batch, mask, value, result)
         return result
 
-    return fold(Kernel(kind, run, raises, all(k.constant for k in kernels)))
+    differs = any(k.differs_in_spark for k in kernels)
+    return fold(Kernel(kind, run, raises, all(k.constant for k in kernels), differs))
 
 
 @node(exp.Case)

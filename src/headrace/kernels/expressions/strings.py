@@ -24,6 +24,7 @@ from headrace.kernels.expressions.kernel import (
     is_text,
     literal_value,
     node,
+    not_for_spark,
     want,
 )
 from headrace.kernels.expressions.patterns import Pattern, compile_pattern, replacement
@@ -46,6 +47,26 @@ def constant_text(kernel: Kernel, what: str, where: str) -> str:
     if value is None:
         raise PlanError(f"{where}: {what} must not be null")
     return str(value)
+
+
+_MOST = (1 << 31) - 1
+_WIDEST = 1 << 24
+"""The longest text that padding may make of any."""
+
+
+def whole(kernel: Kernel, what: str, where: str) -> int | None:
+    """An argument that must be a constant int, or null."""
+    value = literal_value(kernel, what, where)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not -_MOST - 1 <= value <= _MOST:
+        raise PlanError(f"{where}: {what} must be a whole number that fits an int, not {value!r}")
+    return value
+
+
+def _nothing(value: Kernel) -> Kernel:
+    """Null for every row, as any function of a null is."""
+    return apply(STRING, lambda v: pc.if_else(pc.is_null(v), v, pa.scalar(None, STRING)), value)
 
 
 def each_text(compute: Callable[[str], Any], kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
@@ -106,32 +127,34 @@ def build_substring(
     scope: Scope, value: Kernel, start: Kernel, length: Kernel | None = None
 ) -> Kernel:
     value = text(value, "substring")
-    begin = literal_value(start, "the start", "substring")
-    count = None if length is None else literal_value(length, "the length", "substring")
-    if begin is None or (length is not None and count is None):
-        return apply(STRING, lambda v: pc.if_else(pc.is_null(v), v, pa.scalar(None, STRING)), value)
-    if not isinstance(begin, int) or not (count is None or isinstance(count, int)):
-        raise PlanError("substring takes whole numbers for the start and the length")
+    begin = whole(start, "the start", "substring")
+    count = _MOST if length is None else whole(length, "the length", "substring")
+    if begin is None or count is None:
+        return _nothing(value)
     begin = begin - 1 if begin > 0 else begin
-    if count is not None and count <= 0:
+    if count <= 0:
         return apply(STRING, lambda v: pc.utf8_slice_codeunits(v, 0, 0), value)
-    stop = None if count is None else begin + count
-    if begin < 0 and stop is not None and stop >= 0:
+    stop: int | None = begin + count
+    if begin < 0 and begin + count >= 0:
         stop = None
     return apply(STRING, lambda v: pc.utf8_slice_codeunits(v, begin, stop), value)
 
 
 @function("left")
 def build_left(scope: Scope, value: Kernel, count: Kernel) -> Kernel:
-    size = max(0, literal_value(count, "the length", "left"))
-    return apply(STRING, lambda v: pc.utf8_slice_codeunits(v, 0, size), text(value, "left"))
+    value, size = text(value, "left"), whole(count, "the length", "left")
+    if size is None:
+        return _nothing(value)
+    return apply(STRING, lambda v: pc.utf8_slice_codeunits(v, 0, max(0, size)), value)
 
 
 @function("right")
 def build_right(scope: Scope, value: Kernel, count: Kernel) -> Kernel:
-    size = literal_value(count, "the length", "right")
+    value, size = text(value, "right"), whole(count, "the length", "right")
+    if size is None:
+        return _nothing(value)
     start = (-size, None) if size > 0 else (0, 0)
-    return apply(STRING, lambda v: pc.utf8_slice_codeunits(v, *start), text(value, "right"))
+    return apply(STRING, lambda v: pc.utf8_slice_codeunits(v, *start), value)
 
 
 def _search(names: tuple[str, ...], compute: Callable[..., Any]) -> None:
@@ -174,8 +197,10 @@ def build_replace(scope: Scope, value: Kernel, old: Kernel, new: Kernel | None =
 
 @function("repeat")
 def build_repeat(scope: Scope, value: Kernel, times: Kernel) -> Kernel:
-    count = max(0, literal_value(times, "the count", "repeat"))
-    return apply(STRING, lambda v: pc.binary_repeat(v, count), text(value, "repeat"))
+    value, count = text(value, "repeat"), whole(times, "the count", "repeat")
+    if count is None:
+        return _nothing(value)
+    return apply(STRING, lambda v: pc.binary_repeat(v, max(0, count)), value)
 
 
 @function("reverse")
@@ -186,7 +211,12 @@ def build_reverse(scope: Scope, value: Kernel) -> Kernel:
 def _pad(name: str, left: bool) -> None:
     @function(name)
     def build(scope: Scope, value: Kernel, size: Kernel, fill: Kernel | None = None) -> Kernel:
-        width = max(0, literal_value(size, "the length", name))
+        value, said = text(value, name), whole(size, "the length", name)
+        if said is None:
+            return _nothing(value)
+        width = max(0, said)
+        if width > _WIDEST:
+            raise PlanError(f"{name}: texts of {width:,} characters are too long; use {_WIDEST:,}")
         padding = " " if fill is None else constant_text(fill, "the padding", name)
 
         def pad(s: str) -> str:
@@ -196,7 +226,7 @@ def _pad(name: str, left: bool) -> None:
             extra = (padding * (missing // len(padding) + 1))[:missing]
             return extra + s if left else s + extra
 
-        return apply_arrays(STRING, each_text(pad, STRING), text(value, name))
+        return apply_arrays(STRING, each_text(pad, STRING), value)
 
 
 _pad("lpad", True)
@@ -205,12 +235,14 @@ _pad("rpad", False)
 
 @function("concat")
 def build_concat(scope: Scope, *args: Kernel) -> Kernel:
-    parts = [cast(a, STRING, scope.zone) for a in args]
-    if not parts:
+    if not args:
         raise PlanError("concat takes at least one value")
+    raw = all(pa.types.is_binary(a.type) for a in args)
+    kind, between = (pa.binary(), b"") if raw else (STRING, "")
+    parts = [cast(a, kind, scope.zone) for a in args]
     return apply(
-        STRING,
-        lambda *v: pc.binary_join_element_wise(*v, "", null_handling="emit_null"),
+        kind,
+        lambda *v: pc.binary_join_element_wise(*v, between, null_handling="emit_null"),
         *parts,
     )
 
@@ -244,6 +276,13 @@ def build_concat_ws(scope: Scope, separator: Kernel, *args: Kernel) -> Kernel:
 
 # Patterns
 
+_OPEN, _CLOSE = "\x02\uf8fe", "\x03\uf8ff"
+"""Text that marks where matches begin and end; what holds it is cut by Python."""
+
+
+def _has_marks(array: pa.Array) -> bool:
+    return any(pc.any(pc.match_substring(array, m)).as_py() for m in (_OPEN, _CLOSE))
+
 
 def pattern_of(kernel: Kernel, where: str) -> Pattern:
     return compile_pattern(constant_text(kernel, "the pattern", where), where)
@@ -255,13 +294,21 @@ def build_rlike(scope: Scope, tree: exp.RegexpLike) -> Kernel:
 
 
 def rlike(value: Kernel, sought: Kernel) -> Kernel:
-    value = text(value, "rlike")
     pattern = pattern_of(sought, "rlike")
+    return alike(pattern, _rlike(text(value, "rlike"), pattern), False)
+
+
+def alike(pattern: Pattern, kernel: Kernel, cuts: bool = True) -> Kernel:
+    """The kernel, kept from Spark where not every Java gives the same answer, or a whole one."""
+    return not_for_spark(kernel) if pattern.bounds or (cuts and pattern.empty) else kernel
+
+
+def _rlike(value: Kernel, pattern: Pattern) -> Kernel:
     if pattern.literal is not None:
         part = pattern.literal
         return apply(BOOLEAN, lambda v: pc.match_substring(v, part), value)
-    if pattern.re2 is not None:
-        re2 = pattern.re2
+    if pattern.search is not None:
+        re2 = pattern.search
         if pattern.needle is None:
             return apply(BOOLEAN, lambda v: pc.match_substring_regex(v, re2), value)
         holds = Needle(pattern.needle)
@@ -278,7 +325,7 @@ def rlike(value: Kernel, sought: Kernel) -> Kernel:
             )
 
         return apply_arrays(BOOLEAN, matches, value)
-    search = pattern.python.search
+    search = pattern.by_python("rlike").search
     return apply_arrays(BOOLEAN, each_text(lambda s: search(s) is not None, BOOLEAN), value)
 
 
@@ -374,21 +421,21 @@ def build_extract(
             f"regexp_extract: {regex.java!r} has {regex.groups} groups; there is no group {index}"
         )
     value = text(value, "regexp_extract")
-    if regex.re2 is not None and regex.groups == 0:
-        re2 = f"(?P<g>{regex.re2})"
+    if regex.re2 is not None and not (index and regex.endless):
+        re2 = f"(?P<g0>{regex.re2})"
 
         def fast(array: pa.Array) -> pa.Array:
-            found = pc.extract_regex(array, re2).field(0)
+            found = pc.struct_field(pc.extract_regex(array, re2), index)
             return pc.if_else(pc.is_null(array), pa.scalar(None, STRING), pc.coalesce(found, ""))
 
-        return apply_arrays(STRING, fast, value)
-    search = regex.python.search
+        return alike(regex, apply_arrays(STRING, fast, value), False)
+    search = regex.by_python("regexp_extract").search
 
     def extract(s: str) -> str:
         match = search(s)
         return "" if match is None else (match.group(index) or "")
 
-    return apply_arrays(STRING, each_text(extract, STRING), value)
+    return alike(regex, apply_arrays(STRING, each_text(extract, STRING), value), False)
 
 
 @function("regexp_extract_all")
@@ -405,13 +452,16 @@ def build_extract_all(
     value = text(value, "regexp_extract_all")
     holds = None if regex.needle is None else Needle(regex.needle)
 
+    linear = regex.re2 is not None and not regex.empty and index < 10
+    finditer = (regex.python if linear else regex.by_python("regexp_extract_all")).finditer
+
     def extract(array: pa.Array) -> pa.Array:
         rows = np.arange(len(array)) if holds is None else holds.rows(array)
         sizes = np.zeros(len(array), np.int32)
         pieces: list[str] = []
         for row, text in zip(rows.tolist(), array.take(pa.array(rows)).to_pylist(), strict=True):
             if text is not None:
-                found = [m.group(index) or "" for m in regex.python.finditer(text)]
+                found = [m.group(index) or "" for m in finditer(text)]
                 sizes[row] = len(found)
                 pieces.extend(found)
         offsets = np.zeros(len(array) + 1, np.int32)
@@ -419,7 +469,23 @@ def build_extract_all(
         mask = array.is_null() if array.null_count else None
         return pa.ListArray.from_arrays(pa.array(offsets), pa.array(pieces, STRING), mask=mask)
 
-    return apply_arrays(pa.list_(STRING), extract, value)
+    if linear:
+        put = f"{_OPEN}\\{index}{_CLOSE}"
+
+        def fast(array: pa.Array) -> pa.Array:
+            if _has_marks(array):
+                return extract(array)
+            cut = pc.split_pattern(pc.replace_substring_regex(array, regex.re2, put), _OPEN)
+            offsets = np.asarray(cut.offsets)
+            kept = np.ones(len(cut.values), np.bool_)
+            kept[offsets[:-1][np.diff(offsets) > 0]] = False  # what stands before the first match
+            pieces = pc.split_pattern(cut.values.filter(pa.array(kept)), _CLOSE, max_splits=1)
+            ends = np.concatenate([[0], np.cumsum(kept)])[offsets].astype(np.int32)
+            mask = array.is_null() if array.null_count else None
+            return pa.ListArray.from_arrays(pa.array(ends), pc.list_element(pieces, 0), mask=mask)
+
+        return alike(regex, apply_arrays(pa.list_(STRING), fast, value))
+    return alike(regex, apply_arrays(pa.list_(STRING), extract, value))
 
 
 @function("regexp_replace")
@@ -429,11 +495,14 @@ def build_regexp_replace(scope: Scope, value: Kernel, pattern: Kernel, new: Kern
     re2_put, python_put = replacement(java, regex.groups, "regexp_replace")
     value = text(value, "regexp_replace")
     # The two libraries treat a match of nothing next to a match of something differently.
-    if regex.re2 is not None and regex.python.search("") is None:
+    if regex.re2 is not None and re2_put is not None and not regex.empty:
         re2 = regex.re2
-        return apply(STRING, lambda v: pc.replace_substring_regex(v, re2, re2_put), value)
-    sub = regex.python.sub
-    return apply_arrays(STRING, each_text(lambda s: sub(python_put, s), STRING), value)
+        kernel = apply(STRING, lambda v: pc.replace_substring_regex(v, re2, re2_put), value)
+        return alike(regex, kernel)
+    sub = regex.by_python("regexp_replace").sub
+    return alike(
+        regex, apply_arrays(STRING, each_text(lambda s: sub(python_put, s), STRING), value)
+    )
 
 
 @function("split")
@@ -452,7 +521,8 @@ def build_split(
     if tokeniser is not None:
         return apply_arrays(kind, tokeniser.lists, value)
     regex = compile_pattern(java, "split")
-    finditer = regex.python.finditer
+    linear = regex.re2 is not None and not regex.empty
+    finditer = (regex.python if linear else regex.by_python("split")).finditer
 
     def cut(s: str) -> list[str]:
         pieces, at = [], 0
@@ -465,7 +535,12 @@ def build_split(
         pieces.append(s[at:])
         return pieces
 
-    return apply_arrays(kind, each_text(cut, kind), value)
+    def fast(array: pa.Array) -> pa.Array:
+        if _has_marks(array):
+            return each_text(cut, kind)(array)
+        return pc.split_pattern(pc.replace_substring_regex(array, regex.re2, _OPEN), _OPEN)
+
+    return alike(regex, apply_arrays(kind, fast if linear else each_text(cut, kind), value))
 
 
 @function("md5")
@@ -480,7 +555,10 @@ def build_sha1(scope: Scope, value: Kernel) -> Kernel:
 
 @function("sha2")
 def build_sha2(scope: Scope, value: Kernel, bits: Kernel) -> Kernel:
-    size = literal_value(bits, "the number of bits", "sha2") or 256
+    size = whole(bits, "the number of bits", "sha2")
+    if size is None:
+        return _nothing(cast(value, STRING))
+    size = size or 256
     if size not in (224, 256, 384, 512):
         raise PlanError(f"sha2 takes 224, 256, 384 or 512 bits, not {size}")
     return _digest(value, "sha2", lambda b: hashlib.new(f"sha{size}", b).hexdigest())

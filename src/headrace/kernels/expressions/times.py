@@ -79,8 +79,13 @@ def build_interval(scope: Scope, tree: exp.Interval) -> Kernel:
     return constant(pa.scalar(datetime.timedelta(microseconds=micros), INTERVAL))
 
 
-def add_interval(scope: Scope, left: Kernel, right: Kernel, negative: bool) -> Kernel:
-    """A date or time plus or minus an interval, or a date plus or minus whole days."""
+def add_interval(
+    scope: Scope, left: Kernel, right: Kernel, negative: bool, days: bool = False
+) -> Kernel:
+    """A date or time plus or minus an interval, or a date plus or minus whole days.
+
+    ``days`` says that the interval is written in days, which leaves a date a date.
+    """
     if pa.types.is_duration(left.type) and not negative and not pa.types.is_duration(right.type):
         left, right = right, left
     if pa.types.is_integer(left.type) and pa.types.is_date(right.type) and not negative:
@@ -97,19 +102,34 @@ def add_interval(scope: Scope, left: Kernel, right: Kernel, negative: bool) -> K
         return apply(INTERVAL, add, left, right, raises=True)
     kind = left.type
     if pa.types.is_date(kind):
-        step = right.run(None).as_py() if right.constant else None
-        if step is not None and not step % datetime.timedelta(days=1):
-            days = step // datetime.timedelta(days=1)
-            return _shift_days(left, constant(pa.scalar(days, INT)), -1 if negative else 1)
+        if days:
+            step = right.run(None).as_py() // datetime.timedelta(days=1)
+            return _shift_days(left, constant(pa.scalar(step, INT)), -1 if negative else 1)
         left = cast(left, TIMESTAMP, scope.zone)
         kind = TIMESTAMP
     add = pc.subtract_checked if negative else pc.add_checked
-    return apply(kind, lambda a, b: add(a, b).cast(kind), left, right, raises=True)
+    if kind.tz is None or scope.zone == "UTC":
+        return apply(kind, lambda a, b: add(a, b).cast(kind), left, right, raises=True)
+    zone, day = scope.zone, _UNITS["day"]
+
+    def run(a: pa.Array, b: pa.Array) -> pa.Array:
+        # Whole days by the wall clock, the rest by the instant, as Spark does.
+        step = numbers(b, np.int64)
+        whole = np.sign(step) * (np.abs(step) // day) * day
+        valid = validity(b)
+        by_clock, rest = (
+            from_numbers(v, valid, pa.int64()).cast(INTERVAL) for v in (whole, step - whole)
+        )
+        moved = from_wall(add(wall(a, zone), by_clock), zone)
+        moved = pc.if_else(pa.array(whole == 0), a, moved)
+        return add(moved, rest).cast(kind)
+
+    return apply_arrays(kind, run, left, right, raises=True)
 
 
 def _shift_days(value: Kernel, days: Kernel, sign: int) -> Kernel:
     if days.type.bit_width > 32:
-        days = cast(days, INT)
+        raise PlanError("a date takes whole days of type int; cast them, as in cast(x as int)")
 
     def run(a: pa.Array, b: pa.Array) -> pa.Array:
         start, step = numbers(a, np.int32), numbers(b.cast(INT), np.int32)
@@ -123,8 +143,13 @@ def _shift_days(value: Kernel, days: Kernel, sign: int) -> Kernel:
 
 def between_times(scope: Scope, left: Kernel, right: Kernel) -> Kernel:
     """The interval from ``right`` to ``left``."""
-    sides = [cast(moment(scope, k, "'-'"), TIMESTAMP, scope.zone) for k in (left, right)]
-    return apply(INTERVAL, pc.subtract, *sides)
+    sides = [moment(scope, k, "'-'") for k in (left, right)]
+    zone = scope.zone
+
+    def run(a: pa.Array, b: pa.Array) -> pa.Array:
+        return pc.subtract(wall(a, zone), wall(b, zone))  # Spark counts by the wall clock too
+
+    return apply_arrays(INTERVAL, run, *sides)
 
 
 def _part(names: tuple[str, ...], compute: Callable[[Any], Any], clock: bool = False) -> None:
@@ -164,20 +189,28 @@ _TRUNC = {
 }  # fmt: skip
 
 
+_COARSE = ("year", "quarter", "month", "week", "day")
+
+
 @function("date_trunc")
 def build_date_trunc(scope: Scope, unit: Kernel, value: Kernel) -> Kernel:
     name = _unit(unit, "date_trunc", _TRUNC)
     value = moment(scope, value, "date_trunc")
-    kind = value.type
-    if pa.types.is_date(kind):
-        value, kind = cast(value, TIMESTAMP, scope.zone), TIMESTAMP
+    value = cast(value, TIMESTAMP, scope.zone)
     zone = scope.zone
 
     def run(array: pa.Array) -> pa.Array:
-        cut = pc.floor_temporal(wall(array, zone), unit=name)
-        return cut if kind.tz is None else from_wall(cut, zone) if zone != "UTC" else _utc(cut)
+        local = wall(array, zone)
+        cut = pc.floor_temporal(local, unit=name)
+        if name in _COARSE:
+            return from_wall(cut, zone) if zone != "UTC" else _utc(cut)
+        # Within a day the offset stays, also in an hour that the clock shows twice.
+        off = numbers(local, np.int64) - numbers(cut, np.int64)
+        return from_numbers(numbers(array, np.int64) - off, validity(array), pa.int64()).cast(
+            TIMESTAMP
+        )
 
-    return apply_arrays(kind, run, value)
+    return apply_arrays(TIMESTAMP, run, value)
 
 
 def _utc(array: pa.Array) -> pa.Array:
@@ -230,6 +263,7 @@ def build_add_months(scope: Scope, value: Kernel, months: Kernel) -> Kernel:
     if not pa.types.is_integer(months.type):
         raise PlanError(f"add_months takes a whole number, not {type_name(months.type)}")
     value = cast(moment(scope, value, "add_months"), DATE, scope.zone)
+    months = cast(months, INT) if months.type.bit_width > 32 else months
 
     def run(a: pa.Array, b: pa.Array) -> pa.Array:
         days = numbers(a, np.int32).astype("datetime64[D]")
@@ -242,9 +276,12 @@ def build_add_months(scope: Scope, value: Kernel, months: Kernel) -> Kernel:
         out = target.astype("datetime64[D]").astype(np.int64) + offset
         left, right = validity(a), validity(b)
         valid = left & right if left.size and right.size else left if left.size else right
+        beyond = np.abs(out) >= 1 << 31
+        if (beyond & valid if valid.size else beyond).any():
+            raise ExpressionError("a date out of range in 'add_months'")
         return from_numbers(out.astype(np.int32), valid, INT).cast(DATE)
 
-    return apply_arrays(DATE, run, value, months)
+    return apply_arrays(DATE, run, value, months, raises=True)
 
 
 @function("last_day")
@@ -259,10 +296,24 @@ def build_last_day(scope: Scope, value: Kernel) -> Kernel:
     return apply_arrays(DATE, run, value)
 
 
+def _float_seconds(array: pa.Array) -> pa.Array:
+    """Seconds as an instant: null for what is not a number, the edge for what lies beyond it."""
+    values = numbers(array, np.float64)
+    with np.errstate(all="ignore"):
+        micros = np.trunc(values * 1e6)
+        high, low = micros >= 2.0**63, micros <= -(2.0**63)
+        whole = np.where(np.isfinite(values) & ~high & ~low, micros, 0).astype(np.int64)
+    whole[high], whole[low] = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+    valid, good = validity(array), np.isfinite(values)
+    return from_numbers(whole, good & valid if valid.size else good, pa.int64()).cast(TIMESTAMP)
+
+
 def _epoch(name: str, size: int) -> None:
     @function(f"unix_{name}")
     def since(scope: Scope, value: Kernel) -> Kernel:
-        value = cast(moment(scope, value, f"unix_{name}"), TIMESTAMP, scope.zone)
+        value = moment(scope, value, f"unix_{name}")
+        if pa.types.is_date(value.type):
+            raise PlanError(f"unix_{name} takes a time, not a date; cast it to timestamp")
 
         def run(array: pa.Array) -> pa.Array:
             return from_numbers(numbers(array, np.int64) // size, validity(array), pa.int64())
@@ -272,7 +323,7 @@ def _epoch(name: str, size: int) -> None:
     @function(f"timestamp_{name}")
     def at(scope: Scope, value: Kernel) -> Kernel:
         if pa.types.is_floating(value.type) and name == "seconds":
-            return cast(value, TIMESTAMP, scope.zone)
+            return apply_arrays(TIMESTAMP, _float_seconds, cast(value, pa.float64()))
         if not pa.types.is_integer(value.type):
             raise PlanError(f"timestamp_{name} takes whole numbers, not {type_name(value.type)}")
 
@@ -400,6 +451,9 @@ def _read(
     scope: Scope, value: Kernel, pattern: Kernel | None, kind: pa.DataType, name: str
 ) -> Kernel:
     if not pa.types.is_string(value.type):
+        if pattern is not None:
+            kind_name = type_name(value.type)
+            raise PlanError(f"{name} takes a pattern for text only, not for {kind_name}")
         return cast(moment(scope, value, name), kind, scope.zone)
     if pattern is None:
         return cast(value, kind, scope.zone)
@@ -425,7 +479,7 @@ def build_date_format(scope: Scope, value: Kernel, pattern: Kernel) -> Kernel:
     for letters in ("M", "d", "H", "h", "m", "s", "a", "SSS", "SSSSSS", "MMM"):
         if re.search(rf"(?<![A-Za-z]){letters}(?![A-Za-z])", java):
             raise PlanError(f"date_format: '{letters}' in {java!r} is not supported for writing")
-    value = moment(scope, value, "date_format")
+    value = cast(moment(scope, value, "date_format"), TIMESTAMP, scope.zone)
     zone = scope.zone
 
     def run(array: pa.Array) -> pa.Array:

@@ -1,0 +1,104 @@
+"""One expression has one answer: as a kernel in Spark's workers, as a Spark column, on the box."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import headrace as hr
+
+TABLE = pa.table(
+    {
+        "id": [1, 2, 3],
+        "s": ["É é", "naïve", "abc"],
+        "z": [-0.0, 0.0, 1.0],
+        "n": [math.nan, 1.5, math.inf],
+        "b": pa.array([b"\xff\xfe", b"ab", None], pa.binary()),
+        "ntz": pa.array([0, 1_721_830_123_456_789, -5], pa.timestamp("us")),
+        "d": pa.array([Decimal("12.34"), Decimal("-0.01"), None], pa.decimal128(10, 2)),
+        "l": pa.array([[0.0, -0.0], [math.nan, math.nan], None]),
+    }
+)
+EXPRESSIONS = [
+    "s rlike '(?i)É'",
+    "s rlike '(?i)K'",
+    r"s rlike '\\bna'",
+    r"s rlike 'na\\b'",
+    r"s rlike '\\bé'",
+    r"regexp_replace(s, '\\b', '|')",
+    r"split(s, '\\b')",
+    "regexp_extract(s, '(?i)(é)', 1)",
+    "atan2(z, z)",
+    "atan2(-0.0, z)",
+    "sign(z)",
+    "timestamp_seconds(n)",
+    "concat(b, b)",
+    "concat(s, b)",
+    "cast(b as string)",
+    "date_trunc('day', ntz)",
+    "date_trunc('hour', ntz)",
+    "d + d",
+    "d * d",
+    "d * 2",
+    "d + 1000",
+    "array_distinct(l)",
+    "substring(s, -2147483648)",
+    "substring(s, -2147483648, 3)",
+    "substring(s, 2147483647)",
+    "round(z, 1000)",
+    "cast(z as string)",
+]
+
+
+def found(stream: hr.Stream, expression: str, on: Any) -> tuple[Any, ...]:
+    table = stream.select("id", v=expression).collect(on=on).sort_by("id")
+    return table.schema.field("v").type, repr(table.column("v").to_pylist())
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_an_expression_has_one_answer(spark_engine: hr.Spark, expression: str) -> None:
+    source = hr.from_arrow(TABLE)
+    kernel = found(source, expression, spark_engine)
+    assert found(source.sort("id"), expression, spark_engine) == kernel
+    assert found(source, expression, "box") == kernel
+
+
+def test_joins_and_groups_have_it_too(spark_engine: hr.Spark) -> None:
+    source = hr.from_arrow(TABLE.select(["id", "b", "z"]))
+    joined = source.join(source.select("id"), on="id")
+    for engine in (spark_engine, "box"):
+        grouped = joined.group_by(k="cast(b as string)").agg(n=hr.count())
+        keys = grouped.collect(on=engine).column("k").to_pylist()
+        assert sorted(keys, key=str) == sorted(["\ufffd\ufffd", "ab", None], key=str)
+        ordered = joined.sort("cast(b as string)", descending=True).select("id")
+        assert [r.id for r in ordered.to_list(on=engine)] == [1, 2, 3]
+        assert joined.filter("concat(b, b) = cast('abab' as binary)").count(on=engine) == 1
+
+
+@pytest.mark.parametrize("pattern", ["(?iu)É", "(?x)a b", r"\Ga", "(?d)a", "a{1,2", "[a"])
+def test_a_pattern_that_cannot_be_had_is_refused_when_it_is_written(pattern: str) -> None:
+    with pytest.raises(hr.PlanError, match="step 2, filter"):
+        hr.from_arrow(TABLE).filter(hr.col("s").matches(pattern))
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*b", "(a*)*c", "(?:a+)+b"])
+def test_a_pattern_that_re2_can_run_takes_no_time(pattern: str) -> None:
+    """With a library that tries all ways these would take longer than anyone waits."""
+    texts = hr.from_items([{"s": "a" * 5000 + "!"}])
+    assert texts.filter(hr.col("s").matches(pattern)).count(on="box") == 0
+
+
+@pytest.mark.parametrize("pattern", [r"(a+)+(?=b)", r"(a|ab?)*\1x", r"(?<=x)(a*)*c"])
+def test_one_that_it_cannot_and_that_could_take_for_ever_is_refused(pattern: str) -> None:
+    with pytest.raises(hr.PlanError, match="time without bound"):
+        hr.from_items([{"s": "a"}]).filter(hr.col("s").matches(pattern))
+
+
+@pytest.mark.parametrize("name", ["mid", "starts_with", "ends_with"])
+def test_functions_that_spark_does_not_have_are_not_there(name: str) -> None:
+    with pytest.raises(hr.PlanError, match=f"there is no function '{name}'"):
+        hr.from_arrow(TABLE).select(v=f"{name}(s, 'a', 1)")
