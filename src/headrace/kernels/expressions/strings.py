@@ -455,36 +455,35 @@ def build_extract_all(
     linear = regex.re2 is not None and not regex.empty and index < 10
     finditer = (regex.python if linear else regex.by_python("regexp_extract_all")).finditer
 
-    def extract(array: pa.Array) -> pa.Array:
-        rows = np.arange(len(array)) if holds is None else holds.rows(array)
-        sizes = np.zeros(len(array), np.int32)
-        pieces: list[str] = []
-        for row, text in zip(rows.tolist(), array.take(pa.array(rows)).to_pylist(), strict=True):
+    def by_python(array: pa.Array) -> tuple[Any, pa.Array]:
+        sizes, pieces = np.zeros(len(array), np.int32), list[str]()
+        for row, text in enumerate(array.to_pylist()):
             if text is not None:
                 found = [m.group(index) or "" for m in finditer(text)]
                 sizes[row] = len(found)
                 pieces.extend(found)
+        return sizes, pa.array(pieces, STRING)
+
+    def by_re2(array: pa.Array) -> tuple[Any, pa.Array]:
+        put = f"{_OPEN}\\{index}{_CLOSE}"
+        cut = pc.split_pattern(pc.replace_substring_regex(array, regex.re2, put), _OPEN)
+        offsets = np.asarray(cut.offsets)
+        kept = np.ones(len(cut.values), np.bool_)
+        kept[offsets[:-1][np.diff(offsets) > 0]] = False  # what stands before the first match
+        pieces = pc.split_pattern(cut.values.filter(pa.array(kept)), _CLOSE, max_splits=1)
+        return np.diff(np.concatenate([[0], np.cumsum(kept)])[offsets]), pc.list_element(pieces, 0)
+
+    def extract(array: pa.Array) -> pa.Array:
+        rows = None if holds is None else holds.rows(array)
+        some = array if rows is None else array.take(pa.array(rows))
+        found, pieces = (by_re2 if linear and not _has_marks(some) else by_python)(some)
+        sizes = np.zeros(len(array), np.int32)
+        sizes[slice(None) if rows is None else rows] = found
         offsets = np.zeros(len(array) + 1, np.int32)
         np.cumsum(sizes, out=offsets[1:])
         mask = array.is_null() if array.null_count else None
-        return pa.ListArray.from_arrays(pa.array(offsets), pa.array(pieces, STRING), mask=mask)
+        return pa.ListArray.from_arrays(pa.array(offsets), pieces, mask=mask)
 
-    if linear:
-        put = f"{_OPEN}\\{index}{_CLOSE}"
-
-        def fast(array: pa.Array) -> pa.Array:
-            if _has_marks(array):
-                return extract(array)
-            cut = pc.split_pattern(pc.replace_substring_regex(array, regex.re2, put), _OPEN)
-            offsets = np.asarray(cut.offsets)
-            kept = np.ones(len(cut.values), np.bool_)
-            kept[offsets[:-1][np.diff(offsets) > 0]] = False  # what stands before the first match
-            pieces = pc.split_pattern(cut.values.filter(pa.array(kept)), _CLOSE, max_splits=1)
-            ends = np.concatenate([[0], np.cumsum(kept)])[offsets].astype(np.int32)
-            mask = array.is_null() if array.null_count else None
-            return pa.ListArray.from_arrays(pa.array(ends), pc.list_element(pieces, 0), mask=mask)
-
-        return alike(regex, apply_arrays(pa.list_(STRING), fast, value))
     return alike(regex, apply_arrays(pa.list_(STRING), extract, value))
 
 
