@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -51,7 +52,9 @@ class Pace:
 
     def __init__(self, fixed: int | None, workers: int, cascade: Cascade) -> None:
         self.fixed, self.workers, self.cascade = fixed, workers, cascade
-        self.weight = self.sizes = self.times = self.squares = self.products = 0.0
+        self.weight = 0.0
+        self.sums = np.zeros(5)
+        """Of sizes, times, their squares and their products, the older ones fading."""
         self.per_bundle, self.per_record = 0.0, 0.5e-6
         self.turn = 0
 
@@ -59,20 +62,18 @@ class Pace:
         """A bundle from the ingress cost so much: time it worked, never time it waited."""
         if records < 16 or seconds <= 0:
             return
+        n, t = float(records), seconds
         self.weight = _FADE * self.weight + 1
-        self.sizes = _FADE * self.sizes + records
-        self.times = _FADE * self.times + seconds
-        self.squares = _FADE * self.squares + records * records
-        self.products = _FADE * self.products + records * seconds
-        size, time = self.sizes / self.weight, self.times / self.weight
-        spread = self.squares / self.weight - size * size
-        # A line through what was seen; where all were about as large, one through the origin.
-        slope = time / size
-        if spread > (0.05 * size) ** 2:
-            steepness = (self.products / self.weight - size * time) / spread
-            slope = min(slope, max(steepness, 0.05 * slope))
-        self.per_record = max(slope, 1e-9)
-        self.per_bundle = max(0.0, time - slope * size)
+        self.sums = _FADE * self.sums + (n, t, n * n, t * t, n * t)
+        size, time, sizes, times, products = (self.sums / self.weight).tolist()
+        spread = max(sizes - size * size, 1e-9)
+        # A line through what was seen: as steep as it may well be, so that what a bundle costs by
+        # itself counts only where it shows. Where it does not, a line through the origin.
+        steep = (products - size * time) / spread
+        rest = max(0.0, times - time * time - steep * steep * spread)
+        doubt = math.sqrt(rest / (spread * max(1.0, self.weight - 2)))
+        slope = max(min(time / size, steep + doubt), 0.05 * time / size, 1e-9)
+        self.per_record, self.per_bundle = slope, max(0.0, time - slope * size)
 
     def rows(self) -> int:
         """The records to put into a bundle now."""
@@ -81,14 +82,14 @@ class Pace:
         waiting = self.cascade.in_flight / (2 * self.workers)
         span = 0.004 * min(4.0, max(1.0, waiting))
         rows = max(span, _SHARE * self.per_bundle) / self.per_record
-        self.turn = (self.turn + 1) % len(_TURNS)  # of several sizes, so that both can be told
+        self.turn = (self.turn + 1) % len(_TURNS)  # now and then another, so that both can be told
         return int(min(MOST, max(LEAST, rows * _TURNS[self.turn])))
 
 
 _FADE = 0.95
 _SHARE = 10
 """How many times what it costs to handle a bundle its records are to cost."""
-_TURNS = (1.0, 0.8, 1.2)
+_TURNS = (1.0,) * 7 + (0.5,) + (1.0,) * 7 + (3.0,)
 
 
 @dataclass

@@ -68,6 +68,7 @@ def _seed(typingctx: Any, number: Any) -> Any:
         found = builder.module.globals.get("headrace_hash_seeds")
         seeds = found or ir.GlobalVariable(builder.module, kind, "headrace_hash_seeds")
         seeds.linkage = "external"
+        seeds.global_constant = True  # so that it is read once, before a loop
         place = builder.gep(seeds, [ir.IntType(64)(0), args[0]])
         return builder.load(place)
 
