@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -121,7 +121,7 @@ def start(master: str | None = None, config: Mapping[str, Any] | None = None) ->
         cores = cores_of(master)
         settings |= {k: v.format(cores=cores) for k, v in _LOCAL_CONFIG.items()}
         settings["spark.driver.memory"] = f"{driver_megabytes()}m"
-        log = files("headrace.spark") / "log4j2.properties"
+        log = Path(__file__).with_name("log4j2.properties").as_uri()  # a path may have spaces
         settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log}"
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings |= {k: str(v) for k, v in (config or {}).items()}
