@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -108,7 +109,8 @@ told = subprocess.run(command, input=b"", capture_output=True, env=said).stdout
 Path({str(modules / "closed")!r}).write_bytes(told)
 """
     (tmp_path / "code.py").write_text(code)
-    shell = f"exec {sys.executable} {tmp_path / 'code.py'} <&- >&- 2>&-"
+    command = shlex.join([sys.executable, str(tmp_path / "code.py")])
+    shell = f"exec {command} <&- >&- 2>&-"
     subprocess.run(["/bin/sh", "-c", shell], check=True)
     assert (modules / "closed").read_text() == f"[] so {os.getcwd()}  True __main__\n"
 
