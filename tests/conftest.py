@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,15 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("default")
 
 ENGINES = ["spark", "box"]
+
+
+def _say_no_more() -> None:
+    """DuckDB's bindings print what they take for leaks when the interpreter ends, eighty lines."""
+    sys.stderr.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+atexit.register(_say_no_more)
 
 
 @pytest.fixture(scope="session")

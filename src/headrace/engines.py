@@ -15,6 +15,8 @@ from headrace.plan.nodes import Node
 from headrace.plan.stages import Stage
 
 NAMES = ("spark", "box")
+VARIABLE = "HEADRACE_ENGINE"
+"""An environment variable: the engine where none is named."""
 
 
 @runtime_checkable
@@ -45,7 +47,7 @@ class Engine(Protocol):
 def resolve(on: Any = None) -> Engine:
     """The engine that ``on`` names: a name, an engine, or a SparkSession."""
     if on is None:
-        on = os.environ.get("HEADRACE_ENGINE") or "spark"
+        on = os.environ.get(VARIABLE) or "spark"
     if isinstance(on, str):
         if on == "spark":
             from headrace.spark.engine import Spark

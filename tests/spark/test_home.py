@@ -24,10 +24,10 @@ def test_a_worker_imports_compiled_files(spark_engine: hr.Spark) -> None:
         import py4j
         import pyspark
 
-        return f"{pyspark.__cached__} {py4j.__cached__}"
+        return f"{pyspark.__cached__}\n{py4j.__cached__}"
 
     found = hr.from_items([1]).map(seen).collect(on=spark_engine)
-    paths = found.column(0)[0].as_py().split()
+    paths = found.column(0)[0].as_py().splitlines()
     assert all(Path(path).exists() for path in paths)
     assert "SPARK_HOME" not in os.environ
 

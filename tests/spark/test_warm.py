@@ -224,7 +224,8 @@ def test_workers_of_spark_are_forks(spark_engine: hr.Spark) -> None:
 
 def test_a_python_that_a_person_named_is_used(tmp_path: Path) -> None:
     mine = tmp_path / "python"
-    mine.write_text(f'#!/bin/sh\nexport MINE=yes\nexec {sys.executable} "$@"\n')
+    python = shlex.quote(sys.executable)
+    mine.write_text(f'#!/bin/sh\nexport MINE=yes\nexec {python} "$@"\n')
     mine.chmod(0o755)
     code = """
 import os, headrace as hr

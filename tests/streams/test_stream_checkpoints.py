@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,35 @@ def run(outlet: Any, engine: Any, checkpoint: Path) -> None:
 @pytest.fixture
 def begun(spark_engine: hr.Spark, tmp_path: Path) -> Path:
     """A folder with input, output and a checkpoint of a job that has committed something."""
-    put(tmp_path / "in", "a.json", 1, 5, 12, 13)
-    run(counts(tmp_path / "in").write_parquet(tmp_path / "out"), spark_engine, tmp_path / "state")
-    assert list((tmp_path / "out").glob("part-*"))
-    return tmp_path
+    return _begun(spark_engine, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def kept(spark_engine: hr.Spark, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for all tests that are refused, and so change nothing; two batches are done."""
+    folder = _begun(spark_engine, tmp_path_factory.mktemp("kept"))
+    put(folder / "in", "b.json", 25)
+    run(counts(folder / "in").write_parquet(folder / "out"), spark_engine, folder / "state")
+    return folder
+
+
+def _begun(engine: Any, folder: Path) -> Path:
+    put(folder / "in", "a.json", 1, 5, 12, 13)
+    run(counts(folder / "in").write_parquet(folder / "out"), engine, folder / "state")
+    assert list((folder / "out").glob("part-*"))
+    return folder
+
+
+@contextlib.contextmanager
+def put_back(path: Path) -> Iterator[None]:
+    """What is done to a file or folder meanwhile is undone."""
+    aside = path.with_name(f"{path.name}.aside")
+    (shutil.copytree if path.is_dir() else shutil.copy2)(path, aside)
+    try:
+        yield
+    finally:
+        (shutil.rmtree if path.is_dir() else Path.unlink)(path) if path.exists() else None
+        aside.rename(path)
 
 
 def test_a_job_goes_on(begun: Path, spark_engine: hr.Spark) -> None:
@@ -60,14 +86,20 @@ def test_a_job_goes_on(begun: Path, spark_engine: hr.Spark) -> None:
     assert read == [2, 3]
 
 
+def again(folder: Path, engine: Any) -> None:
+    """The same job once more."""
+    run(counts(folder / "in").write_parquet(folder / "out"), engine, folder / "state")
+
+
 def test_a_missing_note_is_refused_and_nothing_is_deleted(
-    begun: Path, spark_engine: hr.Spark
+    kept: Path, spark_engine: hr.Spark
 ) -> None:
-    before = sorted((begun / "out").glob("part-*"))
-    shutil.rmtree(begun / "out" / "_headrace")
-    with pytest.raises(hr.PlanError, match=r"_headrace.*is gone.*put it back"):
-        run(counts(begun / "in").write_parquet(begun / "out"), spark_engine, begun / "state")
-    assert sorted((begun / "out").glob("part-*")) == before
+    before = sorted((kept / "out").glob("part-*"))
+    with put_back(kept / "out" / "_headrace"):
+        shutil.rmtree(kept / "out" / "_headrace")
+        with pytest.raises(hr.PlanError, match=r"_headrace.*is gone.*put it back"):
+            again(kept, spark_engine)
+    assert sorted((kept / "out").glob("part-*")) == before
 
 
 CHANGES: dict[str, Callable[[Path], Any]] = {
@@ -80,11 +112,11 @@ CHANGES: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_a_checkpoint_cannot_take_is_refused(
-    begun: Path, spark_engine: hr.Spark, change: str
+    kept: Path, spark_engine: hr.Spark, change: str
 ) -> None:
-    put(begun / "in2", "a.json", 1)
+    put(kept / "in2", "a.json", 1)
     with pytest.raises(hr.PlanError, match=r"is of another pipeline: (output|source) 1 was"):
-        run(CHANGES[change](begun), spark_engine, begun / "state")
+        run(CHANGES[change](kept), spark_engine, kept / "state")
 
 
 def test_another_body_of_a_function_is_refused(spark_engine: hr.Spark, tmp_path: Path) -> None:
@@ -114,13 +146,12 @@ def test_a_fingerprint_is_of_what_a_function_does() -> None:
 
 @pytest.mark.parametrize("part", ["offsets", "commits", "state"])
 def test_a_checkpoint_with_a_part_removed_is_refused(
-    begun: Path, spark_engine: hr.Spark, part: str
+    kept: Path, spark_engine: hr.Spark, part: str
 ) -> None:
-    put(begun / "in", "b.json", 25)
-    run(counts(begun / "in").write_parquet(begun / "out"), spark_engine, begun / "state")
-    shutil.rmtree(begun / "state" / part)
-    with pytest.raises(hr.PlanError, match=f"'{part}.*is gone from it"):
-        run(counts(begun / "in").write_parquet(begun / "out"), spark_engine, begun / "state")
+    with put_back(kept / "state" / part):
+        shutil.rmtree(kept / "state" / part)
+        with pytest.raises(hr.PlanError, match=f"'{part}.*is gone from it"):
+            again(kept, spark_engine)
 
 
 def test_files_added_after_the_end_are_refused(begun: Path, spark_engine: hr.Spark) -> None:
@@ -133,36 +164,39 @@ def test_files_added_after_the_end_are_refused(begun: Path, spark_engine: hr.Spa
         outlet.start(on=spark_engine, checkpoint=begun / "state")
 
 
-def test_another_format_of_checkpoint_is_refused(begun: Path, spark_engine: hr.Spark) -> None:
-    path = begun / "state" / "headrace" / "job.json"
+def test_another_format_of_checkpoint_is_refused(kept: Path, spark_engine: hr.Spark) -> None:
+    path = kept / "state" / "headrace" / "job.json"
     saved = json.loads(path.read_text())
     assert saved["format"] == FORMAT
-    path.write_text(json.dumps({**saved, "format": FORMAT + 1}))
-    with pytest.raises(hr.PlanError, match=f"has format {FORMAT + 1}, and this version"):
-        run(counts(begun / "in").write_parquet(begun / "out"), spark_engine, begun / "state")
+    with put_back(path):
+        path.write_text(json.dumps({**saved, "format": FORMAT + 1}))
+        with pytest.raises(hr.PlanError, match=f"has format {FORMAT + 1}, and this version"):
+            again(kept, spark_engine)
 
 
 @pytest.mark.parametrize("name", ["job.json", "control.json"])
 @pytest.mark.parametrize("text", ['{"job": "x', "[1]", ""])
 def test_a_file_cut_short_is_named(
-    begun: Path, spark_engine: hr.Spark, name: str, text: str
+    kept: Path, spark_engine: hr.Spark, name: str, text: str
 ) -> None:
-    (begun / "state" / "headrace" / name).write_text(text)
-    with pytest.raises(hr.EngineError, match=rf"{name} (cannot be read|does not say).*copy"):
-        run(counts(begun / "in").write_parquet(begun / "out"), spark_engine, begun / "state")
+    path = kept / "state" / "headrace" / name
+    with put_back(path):
+        path.write_text(text)
+        with pytest.raises(hr.EngineError, match=rf"{name} (cannot be read|does not say).*copy"):
+            again(kept, spark_engine)
 
 
-def test_a_note_and_a_listing_cut_short_are_named(begun: Path, spark_engine: hr.Spark) -> None:
-    (note,) = (begun / "out" / "_headrace").glob("*.json")
-    whole = note.read_text()
-    note.write_text(whole[:5])
-    with pytest.raises(hr.EngineError, match=r"_headrace.*cannot be read.*copy"):
-        run(counts(begun / "in").write_parquet(begun / "out"), spark_engine, begun / "state")
-    note.write_text(whole)
-    (listing,) = (begun / "state" / "headrace" / "source-0").glob("*.json")
-    listing.write_text("[")
-    with pytest.raises(hr.EngineError, match=r"files-.*cannot be read"):
-        run(counts(begun / "in").write_parquet(begun / "out"), spark_engine, begun / "state")
+def test_a_note_and_a_listing_cut_short_are_named(kept: Path, spark_engine: hr.Spark) -> None:
+    (note,) = (kept / "out" / "_headrace").glob("*.json")
+    with put_back(note):
+        note.write_text(note.read_text()[:5])
+        with pytest.raises(hr.EngineError, match=r"_headrace.*cannot be read.*copy"):
+            again(kept, spark_engine)
+    listing = sorted((kept / "state" / "headrace" / "source-0").glob("*.json"))[0]
+    with put_back(listing):
+        listing.write_text("[")
+        with pytest.raises(hr.EngineError, match=r"files-.*cannot be read"):
+            again(kept, spark_engine)
 
 
 def test_a_checkpoint_under_a_file_is_refused(spark_engine: hr.Spark, tmp_path: Path) -> None:

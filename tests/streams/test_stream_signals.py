@@ -31,7 +31,7 @@ on = hr.Spark(master="local[2]") if engine == "spark" else hr.Box(workers=2)
 job = counts.write_parquet(out).start(on=on)
 while job.progress().records_in < (1500 if slow < 1 else 1):
     time.sleep(0.05)
-time.sleep(2)  # in the middle of a batch
+time.sleep(1)  # in the middle of a batch
 print("started", flush=True)
 job.wait(grace=grace)
 print("ended", job.progress().records_in, job.progress().error, flush=True)
@@ -49,10 +49,13 @@ def started(engine: str, out: Path, slow: float = 0.2, grace: str = "30s") -> An
     return process
 
 
-@pytest.mark.parametrize("name", ["spark", "box"])
-@pytest.mark.parametrize("by", ["SIGTERM", "Ctrl-C"])
+@pytest.mark.parametrize(
+    ("name", "by"),
+    [("spark", "SIGTERM"), ("box", "SIGTERM"), ("box", "Ctrl-C"),
+     pytest.param("spark", "Ctrl-C", marks=pytest.mark.slow)],
+)  # fmt: skip
 def test_what_was_read_is_finished(tmp_path: Path, name: str, by: str) -> None:
-    process = started(name, tmp_path / "out")
+    process = started(name, tmp_path / "out", 0.2 if name == "spark" else 0.01)
     if by == "SIGTERM":
         process.send_signal(signal.SIGTERM)
     else:  # as a terminal does it, to the whole group
@@ -66,7 +69,7 @@ def test_what_was_read_is_finished(tmp_path: Path, name: str, by: str) -> None:
     assert "stopping" in err
 
 
-@pytest.mark.parametrize("name", ["spark", "box"])
+@pytest.mark.parametrize("name", [pytest.param("spark", marks=pytest.mark.slow), "box"])
 @pytest.mark.parametrize("how", ["twice", "grace"])
 def test_a_second_signal_or_the_end_of_grace_stops_at_once(
     tmp_path: Path, name: str, how: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rich.console import Console
 from headrace import apps
 from headrace.box.engine import Box
 from headrace.cache import cache_folder
+from headrace.engines import NAMES, VARIABLE
 from headrace.errors import PlanError, nearest
 from headrace.plan.time import nodes_of
 from headrace.spark.engine import Spark
@@ -91,7 +93,8 @@ def pipelines_of(arguments: argparse.Namespace, console: Console) -> dict[str, T
     """The pipelines of the target by name."""
     target = arguments.target
     if target.endswith(".py") or Path(target).is_file():
-        return _from_file(Path(target), arguments.on)
+        with _by_default(arguments.on):
+            return _from_file(Path(target))
     app = apps.load(target)
     form = form_of(app, arguments.format)
     path = arguments.input or str(generated(app, arguments, form, console))
@@ -117,13 +120,8 @@ def generated(app: apps.App, arguments: argparse.Namespace, form: str, console: 
         return app.generate(folder, records, arguments.seed, form)
 
 
-def _module(path: Path, engine: str | None) -> Any:
-    """The file as a module, whose functions travel to workers by value.
-
-    What it runs by itself, such as a sink of input that ends, runs on the engine asked for.
-    """
-    if engine in ("spark", "box"):
-        os.environ["HEADRACE_ENGINE"] = engine
+def _module(path: Path) -> Any:
+    """The file as a module, whose functions travel to workers by value."""
     spec = importlib.util.spec_from_file_location("headrace_pipeline", path)
     if spec is None or spec.loader is None:
         raise PlanError(f"{path} is not a Python file")
@@ -138,11 +136,27 @@ def _module(path: Path, engine: str | None) -> Any:
 Target = Stream | Outlet
 
 
-def _from_file(path: Path, engine: str | None) -> dict[str, Target]:
+@contextlib.contextmanager
+def _by_default(engine: str | None) -> Iterator[None]:
+    """While a file runs: what it computes by itself, such as a sink of input that ends, is computed
+    on the engine asked for."""
+    before = os.environ.get(VARIABLE)
+    if engine in NAMES:
+        os.environ[VARIABLE] = engine
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ[VARIABLE] = before
+        else:
+            os.environ.pop(VARIABLE, None)
+
+
+def _from_file(path: Path) -> dict[str, Target]:
     """What a file defines: its 'pipeline', or all that nothing else in it reads."""
     if not path.is_file():
         raise PlanError(f"there is no file {str(path)!r}")
-    found = vars(_module(path, engine))
+    found = vars(_module(path))
     for name in _NAMES:
         if name in found:
             value = found[name]
