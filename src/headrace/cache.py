@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import stat
 import tempfile
 import zlib
@@ -54,7 +55,16 @@ def could_be_anothers(folder: str) -> bool:
 
 def own_name(kind: str) -> str:
     """How the name of a temporary file or folder of this process begins."""
-    return f"headrace-{os.getpid()}-{kind}-"
+    return f"headrace-{os.getpid()}-{_where_numbers_count()}-{kind}-"
+
+
+def _where_numbers_count() -> str:
+    """The machine or container in which a process's number says which process it is."""
+    try:
+        space = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        space = 0
+    return f"{zlib.crc32(f'{socket.gethostname()} {space}'.encode()):08x}"
 
 
 def temporary_folder(kind: str) -> Path:
@@ -64,7 +74,8 @@ def temporary_folder(kind: str) -> Path:
 
 def sweep() -> None:
     """Remove what processes of this user left among the temporary files when they were killed."""
-    for path in Path(tempfile.gettempdir()).glob("headrace-*-*-*"):
+    here = _where_numbers_count()  # of other containers that share the folder nothing is known
+    for path in Path(tempfile.gettempdir()).glob(f"headrace-*-{here}-*"):
         number = path.name.split("-")[1]
         try:
             if not number.isdigit() or psutil.pid_exists(int(number)):

@@ -58,14 +58,17 @@ class Halt:
     def __init__(self, gently: Callable[[], Any], at_once: Callable[[], Any]) -> None:
         self.gently, self.at_once = gently, at_once
         self.deadline: float | None = None
+        self.first: Asked | None = None
+        """What took the first signal in; a job may be waited for again and again."""
         self.forced = False
 
     def look(self, asked: Asked, grace: Any) -> None:
         """Do what has been asked for since the last look."""
-        if not asked.count or self.forced:
+        if self.forced or (self.deadline is None and not asked.count):
             return
         now = time.monotonic()
         if self.deadline is None:
+            self.first = asked
             span = duration(grace, "grace")
             self.deadline = now + span / 1e6
             log.warning(
@@ -73,7 +76,7 @@ class Halt:
                 "or SIGTERM again: now)", show_duration(span),
             )  # fmt: skip
             self._start(self.gently)
-        elif asked.count > 1 or now >= self.deadline:
+        elif asked.count > (asked is self.first) or now >= self.deadline:
             self.forced = True
             log.warning("stopping at once: what was not finished is dropped here")
             self._start(self.at_once)

@@ -139,3 +139,50 @@ def test_a_sum_may_be_out_of_range_between_two_windows(rows: Callable[[hr.Stream
     sums = wide.agg(s=hr.sum("v"))
     with pytest.raises(hr.StepError, match="bigint overflow in 'sum'"):
         rows(sums)
+
+
+def test_a_watermark_between_two_steps_of_adding_forgets_nothing() -> None:
+    """Bundles of the next epoch are added while the last one's watermark closes windows."""
+    from headrace.box.sparse import SparseWindows
+    from headrace.kernels.aggregate import compile_partial
+
+    source = stream([("a", 1)], bounded=True)
+    counts = source.key_by("k").window(hr.tumbling("1s")).agg(n=hr.count())
+    node: Any = counts.node
+    plan = compile_partial((), node.input.schema, node)
+    sparse = SparseWindows(plan, node, "UTC")
+
+    def batch(first: int) -> Any:
+        rows = [{"k": "a", "at": seconds(first + i)} for i in range(100)]
+        return hr.from_items(rows, schema={"k": "string", "at": "timestamp"}).collect(on="box")
+
+    def add(first: int) -> None:
+        (records_of,) = batch(first).to_batches()
+        times = records_of.column("at").cast("int64").to_numpy()
+        sparse.add(records_of, times, 0)
+
+    add(0)
+    closed: list[Any] = []
+    first_lock = sparse.lock
+
+    class Between:
+        """The lock, with a watermark that comes when it is given back for the first time."""
+
+        def __init__(self) -> None:
+            self.given = 0
+
+        def __enter__(self) -> None:
+            first_lock.acquire()
+
+        def __exit__(self, *_: Any) -> None:
+            first_lock.release()
+            self.given += 1
+            if self.given == 1:
+                sparse.lock = first_lock
+                closed.extend(sparse.close(100_000_000))
+
+    sparse.lock = Between()  # type: ignore[assignment]
+    add(400)
+    assert sum(b.num_rows for b in closed) == 100
+    assert not sparse.is_empty
+    assert sum(b.num_rows for b in sparse.close(2**63 - 2)) == 100

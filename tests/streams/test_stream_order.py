@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from typing import Any
 
 import pyarrow as pa
@@ -77,3 +78,18 @@ def test_many_evaluators_keep_the_order() -> None:
     assert job.wait(60)
     assert len(starts) == WINDOWS
     assert starts == sorted(starts)
+
+
+def test_a_union_after_windows_waits_for_nobody() -> None:
+    """A side without event time never has a watermark; the results do not wait for one."""
+    raw = hr.rate(200).select(u="cast(value as string)")
+    windows = readings().key_by("u").window(hr.tumbling("10s")).agg(n=hr.count()).select("u")
+    seen: list[str] = []
+    job = windows.union(raw).start(
+        on=hr.Box(workers=2), to=lambda batch: seen.extend(batch.column("u").to_pylist())
+    )
+    deadline = time.monotonic() + 20
+    while not {"u1", "1"} <= set(seen) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    job.stop(drain=False)
+    assert {"u1", "1"} <= set(seen)

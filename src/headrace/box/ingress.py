@@ -406,6 +406,12 @@ class Ingress:
             if furthest > BEGINNING:
                 self._promise(furthest + int(silent * 1e6), said=False)
 
+    def waits_for_room(self) -> None:
+        """Nothing is read just now for want of room, which is not silence. The lock is held."""
+        now = self.clock.now()
+        for reader in self.readers:
+            reader.seen = now
+
     @property
     def waits(self) -> str:
         """What the watermark waits for."""

@@ -164,6 +164,8 @@ class Run:
     def _tick(self) -> None:
         with self.cascade.lock:
             try:
+                for ingress in self.ingresses if self.blocked else ():
+                    ingress.waits_for_room()
                 for ingress in self.ingresses:
                     ingress.tick()
                 awake = [
@@ -384,6 +386,7 @@ class BoxJob(Shown):
                 while not self._run.ended.wait(_left(deadline)):
                     self._halt.look(asked, grace)
                     if deadline is not None and time.monotonic() >= deadline:
+                        self._halt.look(asked, grace)
                         return False
         finally:
             self._run.waited_for -= 1

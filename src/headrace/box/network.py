@@ -90,7 +90,7 @@ class Network:
         if steps or (isinstance(port, Vertex) and len(port.lanes) > 1 and not port.joint):
             port = self._stateless(port, steps, node)
         # A key's results reach a sink in the order of their windows.
-        in_order = alone and any(isinstance(n, GroupBy) and n.window for n in nodes_of(node))
+        in_order = alone and _ends_in_windows(node)
         vertex = Vertex(name, sink, most=1 if alone else 1 << 30, in_order=in_order)
         self._connect(port, vertex, None)
         self._register(vertex, node)
@@ -294,6 +294,19 @@ class Network:
             ingress.grains, ingress.fine = self.grains, self.fine
             made.append(ingress)
         return made
+
+
+def _ends_in_windows(node: Node) -> bool:
+    """Whether what comes out are results of windows, of one step.
+
+    After a union or a join it is not known before the other side's watermark which epoch is older,
+    and nothing shall wait for that.
+    """
+    while not (isinstance(node, GroupBy) and node.window is not None):
+        if len(node.inputs) != 1:
+            return False
+        (node,) = node.inputs
+    return True
 
 
 def _runs_python(steps: Iterable[Narrow]) -> bool:

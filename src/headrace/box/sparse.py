@@ -79,10 +79,11 @@ class SparseWindows:
         with self.lock:
             if worker not in self.parts:
                 self.parts[worker] = (threading.Lock(), Partial(self.aggregation))
-            self.due = min(self.due, int(starts.min()) + self.window.size)
-        lock, partial = self.parts[worker]
+            lock, partial = self.parts[worker]
         with lock:
             partial.add(named)
+        with self.lock:  # afterwards: a watermark that closes in between must not forget it
+            self.due = min(self.due, int(starts.min()) + self.window.size)
 
     def close(self, watermark: int) -> Iterator[pa.RecordBatch]:
         """The results of the windows that end at or before a watermark, oldest first."""

@@ -7,6 +7,7 @@ state cannot follow is refused. ``docs/checkpoints.md`` says what may change.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -185,8 +186,9 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
 class Lease:
     """The right of one driver to a checkpoint, for as long as it runs and says so.
 
-    A file names the driver's host and process. One that is left by a dead process of this machine
-    is taken over at once; one of another machine when it has not been renewed for a minute.
+    A file names the driver's host and process. On a local disk it is locked besides, and the lock
+    ends with the process however that ends. The lease of another machine ends when it has not been
+    renewed for a minute.
     """
 
     RENEWED = 10.0
@@ -197,33 +199,47 @@ class Lease:
         self.folder = own.folder.removesuffix("/headrace")
         self.token = uuid.uuid4().hex
         self.lock = threading.Lock()
+        self.handle: int | None = None
         self.renewed = 0.0
 
     def take(self) -> None:
         """Take it, or refuse with who has it."""
-        held = self._held()
-        if held is not None and _is_alive(held):
-            raise EngineError(
-                f"the checkpoint {self.folder!r} is in use by process {held['process']} on "
-                f"{held['host']}; stop that job first (two drivers would write results twice), or "
-                "give another checkpoint"
-            )
-        if self.system is LOCAL and held is None:
+        if self.system is LOCAL:
+            handle = os.open(f"{self.path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             try:
-                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL, 0o600))
-            except FileExistsError:
-                raise EngineError(
-                    f"the checkpoint {self.folder!r} is being taken by another job; stop one"
-                ) from None
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(handle)
+                raise self._refusal(self._held() or {}) from None
+            self.handle = handle
+        held = self._held()
+        here = held is not None and held.get("host") == socket.gethostname()
+        if held is not None and not (here and self.handle is not None) and _is_alive(held):
+            self._unlock()
+            raise self._refusal(held)
         self._write()
         if (self._held() or {}).get("token") != self.token:
+            self._unlock()
             raise EngineError(f"the checkpoint {self.folder!r} was taken by another job; stop one")
 
+    def _refusal(self, held: Mapping[str, Any]) -> EngineError:
+        return EngineError(
+            f"the checkpoint {self.folder!r} is in use by process {held.get('process', '?')} on "
+            f"{held.get('host', 'this machine')}; stop that job first (two drivers would write "
+            "results twice), or give another checkpoint"
+        )
+
+    def _unlock(self) -> None:
+        if self.handle is not None:
+            os.close(self.handle)
+            self.handle = None
+
     def _held(self) -> dict[str, Any] | None:
+        """What the file says; None if there is none, or a kill has cut it as it was written."""
         try:
             found = load_json(self.system, self.path, "it says which job uses the checkpoint")
-        except EngineError:  # cut by a kill as it was written
-            return None if self.system is not LOCAL else {"host": socket.gethostname()}
+        except EngineError:
+            return None
         return found if isinstance(found, dict) else None
 
     def _write(self) -> None:
@@ -241,19 +257,24 @@ class Lease:
             if time.monotonic() - self.renewed < self.RENEWED:
                 return
             held = self._held()
-            if held is not None and held.get("token") != self.token:
+            if held is not None and held.get("token") not in (None, self.token):
                 raise EngineError(
                     f"the checkpoint {self.folder!r} was taken over by process "
                     f"{held.get('process')} on {held.get('host')}; this job stops, so that nothing "
                     "is written twice"
                 )
-            self._write()
+            try:
+                self._write()
+            except OSError:  # once is no harm: it holds for a minute
+                if time.monotonic() - self.renewed > self.EXPIRED / 2:
+                    raise
 
     def release(self) -> None:
         """The job has ended."""
         held = self._held()
         if held is not None and held.get("token") == self.token:
             self.system.delete_file(self.path)
+        self._unlock()
 
 
 def _is_alive(held: Mapping[str, Any]) -> bool:

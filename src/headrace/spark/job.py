@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import pickle
@@ -167,8 +168,9 @@ class SparkJob(Shown):
                         self._query.stop()
         except BaseException as found:
             error = found
-            if self._query.isActive:
-                self._query.stop()
+            with contextlib.suppress(Exception):  # Java itself may be gone
+                if self._query.isActive:
+                    self._query.stop()
         if error is not None and not self._dropped:
             self._error = error
             if not self._waited_for:  # whoever waits is told, once
@@ -181,8 +183,12 @@ class SparkJob(Shown):
                 delivery.abort()
             except Exception as problem:
                 log.error("an output could not be cleaned up: %s", problem)
-        self._remove()
-        self._ended.set()
+        try:
+            self._remove()
+        except Exception as problem:
+            log.error("the checkpoint could not be given back: %s", problem)
+        finally:
+            self._ended.set()
 
     def _rest(self) -> None:
         """Wait until no batch runs."""
@@ -219,6 +225,7 @@ class SparkJob(Shown):
         while not self._ended.wait(0.05):
             look()
             if deadline is not None and time.monotonic() >= deadline:
+                look()
                 return False
         if self._error is not None:
             if isinstance(self._error, HeadraceError):

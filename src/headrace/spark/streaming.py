@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.cache import temporary_folder
-from headrace.errors import PlanError
+from headrace.errors import EngineError, PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import Output
 from headrace.plan.nodes import External
@@ -65,6 +65,8 @@ def start_stream(
         deliveries = [_delivery(o, known["job"], i, done) for i, o in enumerate(outputs)]
         own.make()
         lease.take()
+        if (own.load("job.json") or known) != known or own.read().get("batch") != done:
+            raise EngineError(f"another job used {folder!r} just now; start this one again")
         own.save("job.json", known)
         for i, delivery in enumerate(deliveries):
             if hasattr(delivery.sink, "begin"):

@@ -1,0 +1,67 @@
+"""How a job that is waited for is stopped by signals."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+from headrace.signals import Asked, Halt, asked_to_stop
+
+
+class Job:
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.halt = Halt(lambda: self.done.append("gently"), lambda: self.done.append("at once"))
+
+    def until(self, count: int) -> list[str]:
+        deadline = time.monotonic() + 5
+        while len(self.done) < count and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return self.done
+
+
+def asked(count: int) -> Asked:
+    found = Asked()
+    found.count = count
+    return found
+
+
+def test_once_gently_twice_at_once() -> None:
+    job, signals = Job(), asked(0)
+    job.halt.look(signals, "30s")
+    assert job.done == []
+    signals.count = 1
+    job.halt.look(signals, "30s")
+    job.halt.look(signals, "30s")
+    assert job.until(1) == ["gently"]
+    signals.count = 2
+    job.halt.look(signals, "30s")
+    assert job.until(2) == ["gently", "at once"]
+
+
+def test_a_second_signal_counts_in_a_later_wait() -> None:
+    job = Job()
+    job.halt.look(asked(1), "30s")
+    job.halt.look(asked(0), "30s")
+    assert job.until(1) == ["gently"]
+    job.halt.look(asked(1), "30s")
+    assert job.until(2) == ["gently", "at once"]
+
+
+def test_the_grace_ends_in_a_later_wait() -> None:
+    job = Job()
+    job.halt.look(asked(1), "1ms")
+    time.sleep(0.01)
+    job.halt.look(asked(0), "1ms")
+    assert sorted(job.until(2)) == ["at once", "gently"]
+
+
+def test_handlers_are_there_only_while_a_job_is_waited_for() -> None:
+    before: Callable[..., object] | int | None = signal.getsignal(signal.SIGTERM)
+    with asked_to_stop() as outer, asked_to_stop() as inner:
+        assert inner is outer
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+        assert outer.count == 2
+    assert signal.getsignal(signal.SIGTERM) is before
