@@ -105,6 +105,7 @@ def test_a_stream_is_measured_against_its_peers(app, more, capsys):
     assert "results equal" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_stream_is_measured_against_structured_streaming(capsys):
     against = ["--window", "1s", "--against", "pyspark,pyspark-best,spark"]
     assert main(["bench", "wordcount", *SMALL, *against]) == 0

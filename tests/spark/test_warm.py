@@ -164,7 +164,7 @@ if {how!r}:
 """
 
 
-@pytest.mark.parametrize("how", ["", "killed"])
+@pytest.mark.parametrize("how", [pytest.param("", marks=pytest.mark.slow), "killed"])
 def test_nothing_is_left_when_the_driver_ends(how: str) -> None:
     code = JOB.format(how=how)
     plain = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK", "SPARK"))}

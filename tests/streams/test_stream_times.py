@@ -55,7 +55,7 @@ def test_a_late_record_says_why(engine: Any) -> None:
     assert job.result().to_pylist()[0]["reason"] == "below the watermark"
 
 
-@pytest.mark.parametrize("micros", [2**63 - 1, LATEST + 1, -(2**63), -LATEST - 1])
+@pytest.mark.parametrize("micros", [2**63 - 1, -LATEST - 1])
 def test_times_at_the_ends_of_what_can_be_counted_are_set_aside(engine: Any, micros: int) -> None:
     import pyarrow as pa
 
