@@ -62,6 +62,7 @@ print(os.environ["JAVA_HOME"])
 """
 
 
+@pytest.mark.slow  # and part of make test-install
 def test_a_machine_without_java_runs_a_job(tmp_path):
     """A new process that finds no Java anywhere starts Spark with the wheel's."""
     tools = tmp_path / "bin"

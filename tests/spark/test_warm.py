@@ -222,6 +222,7 @@ def test_workers_of_spark_are_forks(spark_engine: hr.Spark) -> None:
     assert "headrace.spark.warm" in seen
 
 
+@pytest.mark.slow
 def test_a_python_that_a_person_named_is_used(tmp_path: Path) -> None:
     mine = tmp_path / "python"
     python = shlex.quote(sys.executable)
