@@ -33,4 +33,7 @@ AFTER = {
 def test_an_aggregate_of_nothing_is_one_record(engine: Any, name: str) -> None:
     found = AFTER[name].agg(n=hr.count(), total=hr.sum("a"), first=hr.first("a"))
     assert found.collect(on=engine).to_pylist() == [{"n": 0, "total": None, "first": None}]
-    assert AFTER[name].count(on=engine) == 0
+
+
+def test_the_count_of_nothing_is_nought(engine: Any) -> None:
+    assert AFTER["distinct"].count(on=engine) == 0

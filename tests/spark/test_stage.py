@@ -125,6 +125,7 @@ def test_another_thread_uses_the_session_as_it_is(session):
         session.conf.set("spark.sql.session.timeZone", "UTC")
 
 
+@pytest.mark.slow
 def test_states_of_a_scripts_own_classes_travel(tmp_path):
     import subprocess
     import sys
