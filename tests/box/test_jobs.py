@@ -254,15 +254,16 @@ def test_mistakes_are_refused(build, message):
 
 
 def test_memory_bounds_what_is_in_flight():
-    most = [0]
+    most, jobs = [0], []
 
     def slow(batch):
-        most[0] = max(most[0], job.progress().bytes_in_flight)
+        for job in jobs:  # none before start() has come back
+            most[0] = max(most[0], job.progress().bytes_in_flight)
         time.sleep(0.01)
 
-    job = None
     stream = hr.from_source(Ticker(0, 1000)).event_time("at")
     job = stream.start(on=hr.Box(memory="200kB", workers=2), to=slow)
+    jobs.append(job)
     time.sleep(1.0)
     told = job.progress()
     job.stop(drain=False)
