@@ -35,7 +35,6 @@ if TYPE_CHECKING:
         var,
     )
     from headrace.box.engine import Box
-    from headrace.box.transforms import Transform
     from headrace.errors import (
         BadRecord,
         EngineError,
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from headrace.io.source import Watermark
     from headrace.jobs import Job, Progress, start
     from headrace.keyed import KeyedStream, WindowedStream
+    from headrace.operators.custom import Transform
     from headrace.secrets import Secret
     from headrace.sources import (
         from_arrow,
@@ -160,7 +160,7 @@ _HOMES = {
         "std sum top_k var"
     ),
     "headrace.box.engine": "Box",
-    "headrace.box.transforms": "Transform",
+    "headrace.operators.custom": "Transform",
     "headrace.errors": "BadRecord EngineError ExpressionError HeadraceError PlanError StepError",
     "headrace.expressions": (
         "Expr array call coalesce col concat greatest hash_of least lit sql struct when"

@@ -134,6 +134,15 @@ class KeyedStream(Gathered):
         """``Stream.map_batches`` where all records of a key are in one place, in order."""
         return self.together().map_batches(function, schema=schema)
 
+    def transform(self, make: Callable[[], Any], *, schema: Any = None) -> Stream:
+        """The records through an operator of your own with state by key; see ``Transform``.
+
+        All records of a key go to the same instance of those that ``make()`` gives. ``schema``
+        are the columns it emits; the same as before if not given.
+        """
+        stream, names = self._with_key_columns()
+        return stream._transformed(make, schema, names)
+
     def together(self) -> Stream:
         """The records, all of one key in one partition and in order."""
         stream, names = self._with_key_columns()

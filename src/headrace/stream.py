@@ -40,9 +40,9 @@ from headrace.jobs import Job, Output
 from headrace.kernels.aggregate import compile_aggregation
 from headrace.kernels.chain import compile_chain, compile_step
 from headrace.kernels.expressions import compile_expression
+from headrace.kernels.lateness import late_schema
 from headrace.kernels.order import sortable
 from headrace.kernels.rows import VALUE, rows_of
-from headrace.kernels.watermark import late_schema
 from headrace.kernels.window import window_schema
 from headrace.keyed import KeyedStream, WindowedStream
 from headrace.plan import explain as plan_explain
@@ -450,14 +450,18 @@ class Stream(Written, Hinted):
         return fold_left(lambda a, b: a.union(b), [Stream(_late(node)) for node in found])
 
     def transform(self, make: Callable[[], Any], *, schema: Any = None) -> Stream:
-        """The stream through a ``Transform`` of your own that ``make()`` gives, on the box.
+        """The stream through an operator of your own, a ``Transform`` that ``make()`` gives.
 
-        ``schema`` are the columns it emits; the same as before if not given.
+        ``schema`` are the columns it emits; the same as before if not given. Its state is one for
+        all records; after ``key_by`` there is one for each shard of the keys.
         """
+        return self._transformed(make, schema, ())
+
+    def _transformed(self, make: Any, schema: Any, keys: tuple[str, ...]) -> Stream:
         with self._building("transform") as at:
             self._function(make)
             after = self.schema if schema is None else to_schema(schema)
-            return Stream(Custom(after, at.step, self.node, make))
+            return Stream(Custom(after, at.step, self.node, make, keys))
 
     # Several streams
 

@@ -1,10 +1,172 @@
-"""What a source's watermark waits for, in words; the same on both engines."""
+"""The watermark frontier: how far sources have promised, which of their splits are idle, and why a
+watermark does not move. The same on both engines.
+
+A split's watermark is the event time below which no further record of it will come. A source
+promises the least over its splits; one that has been silent for long does not hold it back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from headrace.windows import BEGINNING, show_duration, show_time
+from headrace.windows import BEGINNING, FOREVER, show_duration, show_time
+
+
+@dataclass
+class SourceFrontier:
+    """How far a source has promised: the least over the splits that are there and not idle."""
+
+    splits: dict[str, int] = field(default_factory=dict)
+    """The watermark of each split."""
+    live: list[str] | None = None
+    """The splits that have not ended; None while it is not known which there are."""
+    idle: list[str] = field(default_factory=list)
+    ended: bool = False
+    promised: int = BEGINNING
+    silent: int = 0
+    """How long all splits have been silent, where the watermark then follows the clock."""
+
+    def reached(self, split: str, watermark: int) -> None:
+        """A split's watermark has moved on."""
+        self.splits[split] = max(self.splits.get(split, BEGINNING), watermark)
+
+    def wake(self, split: str) -> None:
+        """A split sends again: it must keep to what was promised without it."""
+        self.idle.remove(split)
+        self.reached(split, self.promised)
+
+    def take(self, message: Mapping[str, Any]) -> None:
+        """A split's watermark, or which splits there are."""
+        if "split" in message:
+            self.reached(message["split"], message["watermark"])
+        if "live" in message:
+            self.live, self.idle = list(message["live"]), list(message["idle"])
+            self.ended, self.silent = message["ended"], message.get("silent", 0)
+
+    def watermark(self) -> int:
+        """What its splits allow to be promised now."""
+        if self.ended:
+            return FOREVER
+        if not self.live:
+            return self.promised
+        marks = {split: self.splits.get(split, BEGINNING) for split in self.live}
+        active = [marks[split] for split in self.live if split not in self.idle]
+        if active:
+            return min(active)
+        # With none active, nothing holds it back: the furthest split's counts.
+        furthest = max(marks.values())
+        return furthest + self.silent if furthest > BEGINNING else furthest
+
+    def advance(self) -> int:
+        """Promise what can be; it never goes back."""
+        self.promised = max(self.promised, self.watermark())
+        return self.promised
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every split is silent."""
+        return bool(self.live) and not self.ended and set(self.live or ()) <= set(self.idle)
+
+    def floor(self, split: str, was_idle: bool) -> int:
+        """Below which a record of a split is late."""
+        own = self.splits.get(split, BEGINNING)
+        known = split in self.splits and not was_idle
+        return own if known else max(own, self.promised)
+
+    def saved(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        return dict(vars(self))
+
+
+def advance_together(frontiers: Sequence[SourceFrontier]) -> None:
+    """How far the sources of a job have promised, all of them seen together.
+
+    One that is silent throughout keeps up with those that are not, so that what joins them is not
+    held back. Whoever is told the same finds the same.
+    """
+    for frontier in frontiers:
+        frontier.advance()
+    least = least_awake(frontiers)
+    for frontier in frontiers:
+        if frontier.is_idle and least is not None:
+            frontier.promised = max(frontier.promised, least)
+
+
+def least_awake(frontiers: Iterable[SourceFrontier]) -> int | None:
+    """What the sources that are not silent have all promised: silent ones keep up with it."""
+    awake = [f.promised for f in frontiers if not f.is_idle and not f.ended]
+    return min(awake, default=None)
+
+
+@dataclass
+class LaneFrontiers:
+    """The watermarks that reach one operator, on one of several shards."""
+
+    shards: int
+    sources: dict[str, SourceFrontier] = field(default_factory=dict)
+    operators: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def take(self, message: Mapping[str, Any]) -> None:
+        """What a source or a shard of an operator says."""
+        name = message.get("from")
+        if name is None:
+            return
+        if name[0] == "s":
+            self.sources.setdefault(name, SourceFrontier()).take(message)
+        else:
+            self.operators.setdefault(name, {})[str(message["shard"])] = message["watermark"]
+
+    def advance(self, sources: Iterable[str]) -> None:
+        """All watermarks of a batch have come: see how far each source of the job is."""
+        advance_together([self.sources.setdefault(s, SourceFrontier()) for s in sorted(sources)])
+
+    def watermark(self, feeders: Iterable[str]) -> int:
+        """The least over what feeds a lane."""
+        marks = []
+        for name in feeders:
+            if name[0] == "s":
+                marks.append(self.sources.get(name, SourceFrontier()).promised)
+            else:
+                known = self.operators.get(name, {})
+                marks.append(min(known.values()) if len(known) == self.shards else BEGINNING)
+        return min(marks, default=BEGINNING)
+
+    def saved(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        sources = {name: frontier.saved() for name, frontier in self.sources.items()}
+        return {"sources": sources, "operators": self.operators}
+
+    @staticmethod
+    def of(shards: int, saved: Mapping[str, Any]) -> LaneFrontiers:
+        sources = {name: SourceFrontier(**f) for name, f in saved.get("sources", {}).items()}
+        return LaneFrontiers(shards, sources, saved.get("operators", {}))
+
+
+class Activity:
+    """When each split last sent something, on some clock in seconds."""
+
+    def __init__(self, idle: int | None) -> None:
+        self.idle = idle
+        """After how long a split is idle, in microseconds; None for never."""
+        self.last: dict[str, float] = {}
+
+    def sent(self, split: str, now: float) -> None:
+        """A split has sent something, or has just been found."""
+        self.last[split] = now
+
+    def pause(self, now: float) -> None:
+        """Nothing could be read, which is not silence."""
+        self.last = dict.fromkeys(self.last, now)
+
+    def is_quiet(self, split: str, now: float) -> bool:
+        """Whether a split has been silent for too long."""
+        return self.idle is not None and now - self.last[split] > self.idle / 1e6
+
+    def silence(self, splits: Iterable[str], now: float) -> int:
+        """How long some splits have all been silent, in microseconds."""
+        return int((now - max(self.last[split] for split in splits)) * 1e6)
 
 
 def waiting_for(

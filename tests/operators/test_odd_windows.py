@@ -143,27 +143,37 @@ def test_a_sum_may_be_out_of_range_between_two_windows(rows: Callable[[hr.Stream
 
 def test_a_watermark_between_two_steps_of_adding_forgets_nothing() -> None:
     """Bundles of the next epoch are added while the last one's watermark closes windows."""
-    from headrace.box.sparse import SparseWindows
-    from headrace.kernels.aggregate import compile_partial
+    from headrace.operators import operator_of
+    from headrace.operators.operator import Input, Shards
+    from headrace.operators.windows import WindowPartial
+    from headrace.windows import FOREVER
 
     source = stream([("a", 1)], bounded=True)
     counts = source.key_by("k").window(hr.tumbling("1s")).agg(n=hr.count())
     node: Any = counts.node
-    plan = compile_partial((), node.input.schema, node)
-    sparse = SparseWindows(plan, node, "UTC")
-
-    def batch(first: int) -> Any:
-        rows = [{"k": "a", "at": seconds(first + i)} for i in range(100)]
-        return hr.from_items(rows, schema={"k": "string", "at": "timestamp"}).collect(on="box")
+    operator = operator_of(node, [Input((), node.input.schema)], "UTC")
+    shards = Shards(operator, 2, 1)
+    partial = shards.partials[0]
+    assert isinstance(partial, WindowPartial)
 
     def add(first: int) -> None:
-        (records_of,) = batch(first).to_batches()
-        times = records_of.column("at").cast("int64").to_numpy()
-        sparse.add(records_of, times, 0)
+        rows = [{"k": "a", "at": seconds(first + i)} for i in range(100)]
+        table = hr.from_items(rows, schema={"k": "string", "at": "timestamp"}).collect(on="box")
+        (batch,) = table.to_batches()
+        assert not list(shards.add(0, batch, (first,), 0))
+
+    def close(watermark: int) -> int:
+        shards.watermarks[0] = watermark
+        rows: list[int] = []
+        emit = lambda shard, result: rows.append(result[1].num_rows)  # noqa: E731
+        for tasks in operator.advance(shards, 0, watermark, emit):
+            for task in tasks:
+                task()
+        return sum(rows)
 
     add(0)
-    closed: list[Any] = []
-    first_lock = sparse.lock
+    closed: list[int] = []
+    first_lock = partial.lock
 
     class Between:
         """The lock, with a watermark that comes when it is given back for the first time."""
@@ -178,11 +188,11 @@ def test_a_watermark_between_two_steps_of_adding_forgets_nothing() -> None:
             first_lock.release()
             self.given += 1
             if self.given == 1:
-                sparse.lock = first_lock
-                closed.extend(sparse.close(100_000_000))
+                partial.lock = first_lock
+                closed.append(close(100_000_000))
 
-    sparse.lock = Between()  # type: ignore[assignment]
+    partial.lock = Between()  # type: ignore[assignment]
     add(400)
-    assert sum(b.num_rows for b in closed) == 100
-    assert not sparse.is_empty
-    assert sum(b.num_rows for b in sparse.close(2**63 - 2)) == 100
+    assert closed == [100]
+    assert partial.least < FOREVER
+    assert close(FOREVER) == 100

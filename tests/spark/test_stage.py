@@ -8,12 +8,12 @@ import pytest
 import headrace as hr
 from headrace import col
 from headrace.plan.stages import stages_of
-from headrace.spark import endings
-from headrace.spark.batch import Lowering, bare
-from headrace.spark.bundles import BUNDLES
-from headrace.spark.endings import PartialEnding
-from headrace.spark.heads import MergeHead
+from headrace.spark import pipes
+from headrace.spark.bounded import Lowering, bare
 from headrace.spark.stage import Program
+from headrace.spark.stage_inputs import StateInput
+from headrace.spark.stage_outputs import PartialOutput
+from headrace.spark.wire import ROWS
 
 
 def test_spark_sees_few_rows_of_many_records(spark_engine, session):
@@ -30,21 +30,19 @@ def test_spark_sees_few_rows_of_many_records(spark_engine, session):
 
 @pytest.mark.parametrize("groups", [1, 7, 1000])
 def test_a_partial_that_grows_too_large_is_sent_early(monkeypatch, groups):
-    monkeypatch.setattr(endings, "_MAX_GROUPS", groups)
+    monkeypatch.setattr(pipes, "_MOST_GROUPS", groups)
     table = pa.table({"k": [n % 500 for n in range(20_000)], "v": range(20_000)})
     stream = hr.from_arrow(table).group_by("k").agg(s=hr.sum("v"), f=hr.first("v"), l=hr.last("v"))
     node = stream.node
     batches = table.to_batches(max_chunksize=900)
     head = _Given(table.schema, batches)
     sent = list(
-        Program("a" + str(groups), head, (), PartialEnding(bare(node), 3, "UTC"), "UTC").run(
-            iter([])
-        )
+        Program("a" + str(groups), head, (), PartialOutput(bare(node), 3), "UTC").run(iter([]))
     )
     rows = sorted((r for b in sent for r in b.to_pylist()), key=lambda r: (r["shard"], r["place"]))
     assert len(rows) > 3 or groups == 1000
-    merged = MergeHead(bare(node), table.schema, "UTC").read(
-        iter([pa.RecordBatch.from_pylist(rows, BUNDLES)]), stream.columns
+    merged = StateInput(bare(node), (table.schema,), "UTC").read(
+        iter([pa.RecordBatch.from_pylist(rows, ROWS)]), stream.columns
     )
     got = {r["k"]: (r["s"], r["f"], r["l"]) for b in merged for r in b.to_pylist()}
     assert got == {
@@ -53,7 +51,7 @@ def test_a_partial_that_grows_too_large_is_sent_early(monkeypatch, groups):
 
 
 class _Given:
-    """A head that has its bundles already."""
+    """An input that has its bundles already."""
 
     def __init__(self, schema, batches):
         self.schema, self.batches = schema, batches

@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 class Lane:
     """One input of a transform: its containers in order, and those whose place is not known yet."""
 
-    __slots__ = ("containers", "loose", "number", "vertex", "watermark")
+    __slots__ = ("containers", "number", "unplaced", "vertex", "watermark")
 
     def __init__(self, vertex: Vertex, number: int) -> None:
         self.vertex, self.number = vertex, number
         self.containers: deque[Container] = deque()
-        self.loose: dict[int, Container] = {}
+        self.unplaced: dict[int, Container] = {}
         self.watermark = BEGINNING
         """The last watermark consumed."""
 
     def __len__(self) -> int:
-        return len(self.containers) + len(self.loose)
+        return len(self.containers) + len(self.unplaced)
 
 
 class Vertex:
     """A transform in the network, with its containers.
 
     ``joint`` says that a watermark is the least of the lanes' (what follows a join or is a union);
-    otherwise each lane's watermarks go their own way. ``most`` bounds how many bundles of it run
-    at once; ``in_order`` that they are taken epoch by epoch, and in their order within each.
+    otherwise each lane's watermarks go their own way. ``max_running`` bounds how many bundles of
+    it run at once; ``in_order`` that they are taken epoch by epoch, and in their order within each.
     """
 
     def __init__(
@@ -59,10 +59,11 @@ class Vertex:
         lanes: int = 1,
         *,
         joint: bool = False,
-        most: int = 1 << 30,
+        max_running: int = 1 << 30,
         in_order: bool = False,
     ) -> None:
-        self.name, self.transform, self.joint, self.most = name, transform, joint, most
+        self.name, self.transform, self.joint = name, transform, joint
+        self.max_running = max_running
         self.in_order = in_order
         self.python = False
         """Whether it runs a person's functions."""
@@ -85,10 +86,10 @@ class Vertex:
         for lane in self.lanes:
             yield from lane.containers
         for lane in self.lanes:
-            yield from lane.loose.values()
+            yield from lane.unplaced.values()
 
     def may_run(self) -> bool:
-        return self.running < self.most
+        return self.running < self.max_running
 
     def may_take(self, container: Container) -> bool:
         """Whether a bundle of a container may be taken now.
@@ -157,7 +158,7 @@ class Cascade:
         if ordered:
             made.lane.containers.append(made)
         else:
-            made.lane.loose[id(made)] = made
+            made.lane.unplaced[id(made)] = made
         container.down[output] = made
         return made
 
@@ -171,11 +172,11 @@ class Cascade:
         return vertex, lane
 
     def _place(self, container: Container) -> None:
-        """A loose container gets its place after all that have one, and so do those below it."""
+        """A container gets its place after all that have one, and so do those below it."""
         if container.ordered:
             return
         lane = container.lane
-        del lane.loose[id(container)]
+        del lane.unplaced[id(container)]
         container.ordered = True
         lane.containers.append(container)
         if self._places_below(container):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.box.bundle import Bundle
 from headrace.box.container import Container
+from headrace.box.host import Out
 from headrace.box.ingress import Ingress, Reader
-from headrace.box.transforms import Out, Phases
+from headrace.operators.operator import Phases
 from headrace.windows import FOREVER
 
 if TYPE_CHECKING:

@@ -22,17 +22,17 @@ from headrace.box.container import Container
 from headrace.errors import EngineError, HeadraceError, StepError
 from headrace.io.source import SetAside, Split, Watermark, at_most, sequences
 from headrace.kernels.chain import Chain, compile_chain
-from headrace.kernels.native import panes
-from headrace.kernels.watermark import (
+from headrace.kernels.lateness import (
     ahead_of,
+    first_late,
     is_by_source,
-    late_records,
+    on_time,
     punctuation_of,
     times_of,
 )
 from headrace.plan.nodes import EventTime, Narrow, Read
 from headrace.types import normal_batch
-from headrace.watermarks import waiting_for
+from headrace.watermarks import Activity, SourceFrontier, waiting_for
 from headrace.windows import BEGINNING, FOREVER, Window, show_duration, show_time
 
 LEAST, MOST = 1 << 10, 80 * 1024
@@ -100,17 +100,17 @@ class Reader:
     items: Iterator[Any] | None = None
     busy: bool = False
     done: bool = False
-    idle: bool = False
-    seen: float = 0.0
     sequence: int = 0
-    watermark: int = BEGINNING
     newest: int = BEGINNING
     """The latest event time seen."""
-    floor: int = BEGINNING
-    """What was promised without it, while it was idle."""
     records: int = 0
     pending: list[pa.RecordBatch] = field(default_factory=list)
     waiting_since: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The split's name."""
+        return str(self.number)
 
 
 class Ingress:
@@ -148,13 +148,14 @@ class Ingress:
         self.late_outputs: list[tuple[Vertex, int]] = []
         self.grains: list[Window] = []
         """Windows downstream: an epoch is cut where one of their panes ends."""
-        self.fine = False
+        self.every_watermark = False
         """Whether something downstream can use any watermark, not just those."""
         self.failed = f"reading {self.name} failed"
         self.containers: list[Container] = []
         self.readers: list[Reader] = []
         self.epoch = 0
-        self.promised = BEGINNING
+        self.frontier = SourceFrontier()
+        self.activity = Activity(None if self.event is None else self.event.idle)
         self.since_cut = 0
         self.cut_at = 0.0
         self.records = self.late = self.ahead = self.bad = 0
@@ -180,7 +181,10 @@ class Ingress:
             splits = at_most(sequences(splits), _MOST_SPLITS)
         self.splits = splits
         now = self.clock.now()
-        self.readers = [Reader(i, seen=now) for i in range(len(splits))]
+        self.readers = [Reader(i) for i in range(len(splits))]
+        self.frontier.live = [reader.name for reader in self.readers]
+        for reader in self.readers:
+            self.activity.sent(reader.name, now)
         self.cut_at = now
         self._open()
         if not splits:
@@ -205,8 +209,8 @@ class Ingress:
     def _end(self) -> None:
         """Nothing more will be read: the watermark at infinity."""
         if not self.ended:
-            self.ended = True
-            self.promised = FOREVER
+            self.ended = self.frontier.ended = True
+            self.frontier.promised = FOREVER
             now = self.clock.now()
             for container in self.containers:
                 self.cascade.assign(container, FOREVER, now)
@@ -276,7 +280,8 @@ class Ingress:
         """What ``read_some`` read. The lock is held."""
         if not items:
             reader.done = True
-            reader.watermark = FOREVER
+            assert self.frontier.live is not None
+            self.frontier.live.remove(reader.name)
             self._advance()
             self._end_if_done()
             return
@@ -287,7 +292,7 @@ class Ingress:
             elif isinstance(item, Watermark):
                 self._alive(reader)
                 if self._by_source:
-                    reader.watermark = max(reader.watermark, item.micros)
+                    self.frontier.reached(reader.name, item.micros)
                     self._advance(said=True)
                 elif self.event is not None and not self.told_ignored:
                     self.told_ignored = True
@@ -303,9 +308,9 @@ class Ingress:
             self._end_if_done()
 
     def _alive(self, reader: Reader) -> None:
-        reader.seen = self.clock.now()
-        if reader.idle:
-            reader.idle, reader.floor = False, self.promised
+        self.activity.sent(reader.name, self.clock.now())
+        if reader.name in self.frontier.idle:
+            self.frontier.wake(reader.name)
             self._note(f"split {reader.number} of {self.name} sends again")
 
     @property
@@ -387,39 +392,48 @@ class Ingress:
         for reader in self.readers:
             if reader.pending and now - reader.waiting_since >= self.flush:
                 self._release(reader)
-        idle = self.event.idle if self.event is not None else None
-        if idle is None:
-            return
         for reader in self.readers:
-            quiet = not reader.pending and now - reader.seen > idle / 1e6
-            if quiet and not reader.done and not reader.idle:
-                reader.idle = True
+            quiet = not reader.pending and self.activity.is_quiet(reader.name, now)
+            if quiet and not reader.done and reader.name not in self.frontier.idle:
+                self.frontier.idle.append(reader.name)
                 self._note(
                     f"split {reader.number} of {self.name} has been silent for "
-                    f"{show_duration(idle)}: it no longer holds back the watermark"
+                    f"{show_duration(self.activity.idle or 0)}: it no longer holds back the "
+                    "watermark"
                 )
                 self._advance(said=True)
         if self.event is not None and self.event.follows_clock and self.is_idle:
-            left = [r for r in self.readers if not r.done]
-            silent = now - max(r.seen for r in left)
-            furthest = max(r.watermark for r in left)
-            if furthest > BEGINNING:
-                self._promise(furthest + int(silent * 1e6), said=False)
+            self.frontier.silent = self.activity.silence(self.frontier.live or (), now)
+            self._promise(self.frontier.watermark(), said=False)
+            self.frontier.silent = 0
 
     def waits_for_room(self) -> None:
         """Nothing is read just now for want of room, which is not silence. The lock is held."""
-        now = self.clock.now()
-        for reader in self.readers:
-            reader.seen = now
+        self.activity.pause(self.clock.now())
+
+    @property
+    def promised(self) -> int:
+        """The watermark of the last epoch."""
+        return self.frontier.promised
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all splits that have not ended are silent."""
+        return self.frontier.is_idle
+
+    @property
+    def idle(self) -> tuple[int, ...]:
+        """The splits that are silent."""
+        return tuple(sorted(int(split) for split in self.frontier.idle))
 
     @property
     def waits(self) -> str:
         """What the watermark waits for."""
         if self.event is None or self.ended:
             return ""
-        left = {str(r.number): r.watermark for r in self.readers if not r.done}
-        idle = {str(r.number) for r in self.readers if r.idle}
-        event = self.event
+        frontier, event = self.frontier, self.event
+        left = {split: frontier.splits.get(split, BEGINNING) for split in frontier.live or ()}
+        idle = set(frontier.idle)
         return waiting_for(self.promised, left, idle, event.idle, event.follows_clock)
 
     def _note(self, text: str) -> None:
@@ -458,7 +472,7 @@ class Ingress:
                         continue
                     self._pieces(reader, batch.slice(start, row + 1 - start), rows)
                     start = row + 1
-                    reader.watermark = max(reader.watermark, announced)
+                    self.frontier.reached(reader.name, announced)
                     self._advance(said=True)
                 self._pieces(reader, batch.slice(start), rows)
 
@@ -478,28 +492,17 @@ class Ingress:
         if self.event is None or self.event.delay is None or not batch.num_rows:
             return
         reader.newest = max(reader.newest, int(times_of(self.event, batch).max()))
-        reader.watermark = max(reader.watermark, reader.newest - self.event.delay)
+        self.frontier.reached(reader.name, reader.newest - self.event.delay)
         self._advance()
 
     def _on_time(self, reader: Reader, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The records at or above their split's watermark; those below go to the late side.
-
-        A split's watermark moves with each of its records, so that which ones are late depends on
-        their order in the split alone, and on nothing else that happens in the job. Only a split
-        that was idle must also keep to what was promised without it.
-        """
+        """The records at or above their split's watermark; those below go to the late side."""
         assert self.event is not None
-        if not batch.num_rows:
-            return batch
-        times, marks = times_of(self.event, batch), np.empty(batch.num_rows, np.int64)
-        floor, delay = max(reader.watermark, reader.floor), self.event.delay
-        newest = max(reader.newest, int(times[0])) if delay is not None else 0
-        late = panes.late_rows(times, newest, -1 if delay is None else delay, floor, marks)
-        if not late:
-            return batch
-        mask = marks > times
-        self._keep_late(batch.filter(pa.array(mask)), times[mask], marks[mask])
-        return batch.filter(pa.array(~mask))
+        floor = self.frontier.splits.get(reader.name, BEGINNING)
+        batch, late = on_time(self.event, batch, floor, reader.newest)
+        if late is not None:
+            self._keep_late(late)
+        return batch
 
     def _keep_ahead(self, aside: pa.RecordBatch) -> None:
         assert self.event is not None
@@ -512,14 +515,15 @@ class Ingress:
         self.ahead += aside.num_rows
         self._set_aside(aside)
 
-    def _keep_late(self, batch: pa.RecordBatch, times: Any, marks: Any) -> None:
-        if self.late == self.ahead:
-            self._note(
-                f"{self.name}: a record of {show_time(int(times[0]))} came after the watermark "
-                f"{show_time(int(marks[0]))}; late records go to .late, and are counted"
-            )
+    def _keep_late(self, late: pa.RecordBatch) -> None:
         assert self.event is not None
-        self._set_aside(late_records(self.event, batch, times, marks))
+        if self.late == self.ahead:
+            moment, watermark = first_late(self.event, late)
+            self._note(
+                f"{self.name}: a record of {show_time(moment)} came after the watermark "
+                f"{show_time(watermark)}; late records go to .late, and are counted"
+            )
+        self._set_aside(late)
 
     def _set_aside(self, told: pa.RecordBatch) -> None:
         self.late += told.num_rows
@@ -532,21 +536,8 @@ class Ingress:
 
     def _advance(self, said: bool = False) -> None:
         """The splits' watermarks may have moved; ``said`` where the input itself said so."""
-        if self.event is None:
-            return
-        left = [r for r in self.readers if not r.done]
-        if not left:
-            return
-        active = [r.watermark for r in left if not r.idle]
-        # With none active, nothing holds it back: the furthest split's counts.
-        watermark = min(active) if active else max(r.watermark for r in left)
-        self._promise(watermark, said)
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether all splits that have not ended are silent."""
-        left = [r for r in self.readers if not r.done]
-        return bool(left) and all(r.idle for r in left)
+        if self.event is not None and self.frontier.live:
+            self._promise(self.frontier.watermark(), said)
 
     def follow(self, watermark: int) -> None:
         """While idle, keep up with the other sources, so that what joins them is not held back."""
@@ -556,7 +547,7 @@ class Ingress:
     def _promise(self, watermark: int, said: bool) -> None:
         if watermark <= self.promised or not (said or self._is_worth(watermark)):
             return
-        self.promised = watermark
+        self.frontier.promised = watermark
         now = self.clock.now()
         for container in self.containers:
             self.cascade.assign(container, watermark, now)
@@ -570,7 +561,7 @@ class Ingress:
                 return True
             if window.pane_at(watermark) > window.pane_at(self.promised):
                 return True
-        if self.fine:
+        if self.every_watermark:
             return self.since_cut >= MOST or self.clock.now() - self.cut_at >= self.flush
         return not self.grains and self.since_cut >= 16 * MOST
 

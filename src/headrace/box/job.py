@@ -15,14 +15,15 @@ import pyarrow as pa
 from headrace.box.clock import Clock, RealClock
 from headrace.box.container import Container
 from headrace.box.evaluator import BundleWork, ReadWork, TaskWork, WatermarkWork, Work, evaluate
+from headrace.box.graph import Graph
 from headrace.box.ingress import Ingress, Pace, Reader
-from headrace.box.network import Network
 from headrace.box.scheduler import scheduler_of
 from headrace.box.sinks import sink_of
 from headrace.errors import EngineError, HeadraceError
 from headrace.jobs import Output, Progress, Shown, SourceProgress, StageProgress
 from headrace.plan.time import zone_of
 from headrace.signals import GRACE, Halt, asked_to_stop
+from headrace.watermarks import least_awake
 from headrace.windows import BEGINNING, FOREVER
 
 log = logging.getLogger("headrace")
@@ -36,7 +37,7 @@ def _behind(ingress: Ingress) -> tuple[int, int]:
 
 
 class Run:
-    """One run of a network, and the shared state of its evaluators."""
+    """One run of a graph, and the shared state of its evaluators."""
 
     def __init__(
         self,
@@ -55,18 +56,18 @@ class Run:
         self.clock: Clock = clock or RealClock()
         self.workers, self.cores, self.memory = workers, cores, memory
         self.scheduler = scheduler_of(scheduler)
-        network = Network(workers, zone_of(*(output.node for output in outputs)))
+        graph = Graph(workers, zone_of(*(output.node for output in outputs)))
         self.sinks = []
-        network.count([output.node for output in outputs])
+        graph.count([output.node for output in outputs])
         for i, output in enumerate(outputs):
             bounded = output.bounded
             every = None if bounded else interval
             sink, alone = output.sink or sink_of(output.to, output.node.schema, every)
             name = f"output {i + 1}" if len(outputs) > 1 else "output"
-            self.sinks.append(network.add_output(output.node, sink, name, alone=alone))
-        self.cascade = network.cascade(debug)
+            self.sinks.append(graph.add_output(output.node, sink, name, alone=alone))
+        self.cascade = graph.cascade(debug)
         self.pace = Pace(bundle, workers, self.cascade)
-        self.ingresses = network.ingresses(self.cascade, self.pace, self.clock, flush)
+        self.ingresses = graph.ingresses(self.cascade, self.pace, self.clock, flush)
         self.lanes = [lane for vertex in self.cascade.vertices for lane in vertex.lanes]
         self.urgent: deque[WatermarkWork | TaskWork] = deque()
         self.waiting = self.active = self.blocked = 0
@@ -168,13 +169,11 @@ class Run:
                     ingress.waits_for_room()
                 for ingress in self.ingresses:
                     ingress.tick()
-                awake = [
-                    i.promised for i in self.ingresses
-                    if i.event is not None and not i.ended and not i.is_idle
-                ]  # fmt: skip
-                for ingress in self.ingresses if awake else ():
-                    if ingress.event is not None:
-                        ingress.follow(min(awake))
+                timed = [i for i in self.ingresses if i.event is not None]
+                least = least_awake(i.frontier for i in timed)
+                if least is not None:
+                    for ingress in timed:
+                        ingress.follow(least)
             except BaseException as error:
                 self.fail(error)
             if self.waiting:
@@ -315,7 +314,7 @@ class Run:
                         ahead=i.ahead,
                         waits=i.waits,
                         watermark=i.promised if i.event is not None else None,
-                        idle=tuple(r.number for r in i.readers if r.idle),
+                        idle=i.idle,
                         ended=i.ended,
                     )
                     for i in self.ingresses
@@ -328,7 +327,7 @@ class Run:
                         bundles=v.bundles,
                         busy=v.busy,
                         watermark=v.watermark,
-                        state_bytes=int(getattr(v.transform, "nbytes", 0)),
+                        state_bytes=int(v.transform.nbytes) if v.outputs else 0,
                     )
                     for v in self.cascade.vertices
                 ),

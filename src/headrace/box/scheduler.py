@@ -75,7 +75,7 @@ class NextExternalization:
                     if ready(container) and (best is None or container.since < best.since):
                         best = container
                     break
-            for container in lane.loose.values():
+            for container in lane.unplaced.values():
                 if (
                     ready(container)
                     and container.since <= moment
@@ -91,7 +91,7 @@ class NextExternalization:
             first = next((c for c in vertex.all_containers() if ready(c)), None)
             if first is None:
                 continue
-            count = sum(len(lane.containers) + len(lane.loose) for lane in vertex.lanes)
+            count = sum(len(lane.containers) + len(lane.unplaced) for lane in vertex.lanes)
             if best is None or (count, place) >= best[:2]:
                 best = (count, place, first)
         return None if best is None else best[2]
@@ -120,7 +120,7 @@ class FirstFound:
 
 def _youngest_first(vertex: Vertex) -> Iterator[Container]:
     for lane in vertex.lanes:
-        yield from lane.loose.values()
+        yield from lane.unplaced.values()
         yield from reversed(lane.containers)
 
 

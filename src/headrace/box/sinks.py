@@ -1,4 +1,4 @@
-"""Where a network ends: results collected, handed to a function, or written."""
+"""Where a graph ends: results collected, handed to a function, or written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.box.bundle import Bundle
-from headrace.box.transforms import Out
+from headrace.box.host import Out
 from headrace.errors import HeadraceError, StepError
 from headrace.io.sink import Sink
 from headrace.kernels.rows import failure, rows_of

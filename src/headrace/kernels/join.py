@@ -104,14 +104,16 @@ class Bucket:
         self.nexts = np.empty(1 << 3, np.int64)
         self.heads = np.zeros(1 << 4, np.int64)
         self.chunks: list[pa.RecordBatch] = []
+        """The rows themselves, which whoever keeps them puts here."""
         self.least = 2**63 - 1
         self.most = -(2**63)
 
     @property
     def nbytes(self) -> int:
-        return sum(c.nbytes for c in self.chunks) + self.keys.nbytes * 3 + self.heads.nbytes
+        return self.keys.nbytes * 3 + self.heads.nbytes
 
-    def add(self, batch: pa.RecordBatch, keys: Any, times: Any) -> None:
+    def add(self, keys: Any, times: Any) -> None:
+        """Know some more rows, which are to be found at the end of ``chunks``."""
         end = self.rows + keys.size
         if end > self.keys.size:
             room = max(2 * self.keys.size, 1 << int(end - 1).bit_length())
@@ -126,9 +128,6 @@ class Bucket:
             first = 0
         multimap.link_rows(self.keys, first, end, self.heads, self.nexts)
         self.rows = end
-        self.chunks.append(batch)
-        if len(self.chunks) > 64:
-            self.chunks = [pa.concat_batches(self.chunks)]
         self.least, self.most = min(self.least, int(times.min())), max(self.most, int(times.max()))
 
     def matches(self, keys: Any, times: Any, low: int, high: int) -> tuple[Any, Any]:
@@ -173,8 +172,13 @@ class TemporalJoin:
     def nbytes(self) -> int:
         return sum(b.nbytes for side in self.buckets for b in list(side.values()))
 
-    def add(self, side: int, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        """Take in a bundle of one side; the pairs it makes with what is there."""
+    def add(
+        self, side: int, batch: pa.RecordBatch
+    ) -> tuple[list[pa.RecordBatch], list[tuple[int, pa.RecordBatch]]]:
+        """Take in a bundle of one side.
+
+        Gives the pairs it makes with what is there, and the rows to keep by slices of time.
+        """
         words, times = self.sides[side].words(batch), event_times(batch, self.clocks[side])
         low, high = self.reach[side]
         found = []
@@ -186,8 +190,7 @@ class TemporalJoin:
             if rows.size:
                 pair = [batch.take(pa.array(rows)), bucket.take(others)]
                 found.append(self._paired(*(pair if side == 0 else reversed(pair))))
-        self._keep(side, batch, words, times)
-        return [f for f in found if f.num_rows]
+        return [f for f in found if f.num_rows], list(self._keep(side, batch, words, times))
 
     def _near(self, buckets: dict[int, Bucket], least: int, most: int) -> list[Bucket]:
         """The buckets that may have records of a span of time."""
@@ -197,7 +200,9 @@ class TemporalJoin:
             return [b for b in found if b is not None]
         return list(buckets.values())
 
-    def _keep(self, side: int, batch: pa.RecordBatch, words: Any, times: Any) -> None:
+    def _keep(
+        self, side: int, batch: pa.RecordBatch, words: Any, times: Any
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Remember the records that a later one of the other side may still match."""
         oldest = self.watermarks[1 - side] - self.reach[side][1]
         if int(times.min()) < oldest:
@@ -208,11 +213,12 @@ class TemporalJoin:
         ids, lo, hi = pane_ids(times, self.span)
         mine = self.buckets[side]
         if lo == hi:
-            mine.setdefault(lo, Bucket()).add(batch, words, times)
+            mine.setdefault(lo, Bucket()).add(words, times)
+            yield lo, batch
             return
         for pane, rows in rows_by_pane(ids, lo, hi):
-            part = batch.take(pa.array(rows))
-            mine.setdefault(pane, Bucket()).add(part, words[rows], times[rows])
+            mine.setdefault(pane, Bucket()).add(words[rows], times[rows])
+            yield pane, batch.take(pa.array(rows))
 
     def forget(self, side: int, watermark: int) -> None:
         """One side will send nothing before ``watermark``: what could only match that, goes."""

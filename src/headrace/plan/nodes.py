@@ -273,10 +273,11 @@ class Late(Node):
 
 @dataclass(frozen=True, eq=False)
 class Custom(Node):
-    """A person's own ``Transform``, on the box."""
+    """A person's own ``Transform``, with state by key; without keys there is one state."""
 
     input: Node
     make: Callable[[], Any]
+    keys: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -288,7 +289,8 @@ class Custom(Node):
 
     @property
     def detail(self) -> str:
-        return function_name(self.make)
+        keys = f" by {', '.join(self.keys)}" if self.keys else ""
+        return f"{function_name(self.make)}{keys}"
 
 
 # Wide

@@ -24,22 +24,19 @@ from headrace.cache import could_be_anothers
 from headrace.errors import EngineError, PlanError
 from headrace.io.files import LOCAL, filesystem, load_json, replace_file
 from headrace.jobs import Output
-from headrace.plan.fingerprint import fingerprint
-from headrace.plan.nodes import GroupBy, JoinWithin
+from headrace.operators import is_operator, operator_of
+from headrace.operators.operator import Description, Input
 from headrace.spark.control import Control
-from headrace.spark.flow import Flow, OperatorFlow, SourceFlow
+from headrace.spark.graph import Graph, OperatorFlow, SourceFlow
 from headrace.types import type_name
-from headrace.windows import Session
 
-FORMAT = 2
+FORMAT = 3
 """The version of what we keep in a checkpoint; another is refused."""
-STATE = {"windows": 1, "sessions": 1, "join": 1}
-"""The version of each operator's state: a new one where an old state can no longer be read."""
 
 
-def known_job(own: Control, flow: Flow, folder: str, session: Any) -> dict[str, Any]:
+def known_job(own: Control, graph: Graph, folder: str, session: Any) -> dict[str, Any]:
     """The job's name, its number of shards and its shape, as they were or as they will be."""
-    shape = shape_of(flow)
+    shape = shape_of(graph)
     saved = own.load("job.json")
     if saved is None:
         system, root = filesystem(folder)
@@ -64,12 +61,12 @@ def known_job(own: Control, flow: Flow, folder: str, session: Any) -> dict[str, 
             f"the checkpoint {folder!r} is of another pipeline: {changed}; go back to what it was, "
             "or give another checkpoint to begin anew"
         )
-    _refuse_incomplete(own, flow, folder)
-    _refuse_more_after_the_end(own, flow, folder)
+    _refuse_incomplete(own, graph, folder)
+    _refuse_more_after_the_end(own, graph, folder)
     return saved
 
 
-def _refuse_incomplete(own: Control, flow: Flow, folder: str) -> None:
+def _refuse_incomplete(own: Control, graph: Graph, folder: str) -> None:
     """Refuse a checkpoint of which a part was removed: Spark would begin that part anew."""
     batch = own.read().get("batch")
     if batch is None:
@@ -78,7 +75,7 @@ def _refuse_incomplete(own: Control, flow: Flow, folder: str) -> None:
     wanted = [f"offsets/{batch}"]
     if batch > 0:
         wanted.append(f"commits/{batch - 1}")
-    if flow.operators:
+    if graph.operators:
         wanted.append("state")
     for name in wanted:
         if system.get_file_info(f"{root}/{name}").type.name == "NotFound":
@@ -88,10 +85,10 @@ def _refuse_incomplete(own: Control, flow: Flow, folder: str) -> None:
             )
 
 
-def _refuse_more_after_the_end(own: Control, flow: Flow, folder: str) -> None:
+def _refuse_more_after_the_end(own: Control, graph: Graph, folder: str) -> None:
     if not own.read().get("finished"):
         return
-    for source in flow.sources:
+    for source in graph.sources:
         offsets = source.offsets
         more = None if offsets is None else offsets.more_after_end(source_folder(own, source))
         if more:
@@ -109,13 +106,14 @@ def source_folder(own: Control, source: SourceFlow) -> str:
 # What a checkpoint depends on
 
 
-def shape_of(flow: Flow) -> dict[str, list[str]]:
+def shape_of(graph: Graph) -> dict[str, list[str]]:
     """What a checkpoint depends on: sources, steps with state, outputs. Others may change."""
+    steps = [_described(o) for o in graph.operators]
     return {
-        "source": [_source_shape(s) for s in flow.sources],
-        "step": [_operator_shape(o) for o in flow.operators],
-        "function": [_functions_shape(o) for o in flow.operators],
-        "output": [_output_shape(o) for o in flow.outputs],
+        "source": [_source_shape(s) for s in graph.sources],
+        "step": [_step_shape(step) for step in steps],
+        "function": [step.functions for step in steps],
+        "output": [_output_shape(o) for o in graph.outputs],
     }
 
 
@@ -126,34 +124,21 @@ def _source_shape(source: SourceFlow) -> str:
     return kind if event is None else f"{kind}, event time {event.column}"
 
 
-def _operator_shape(operator: OperatorFlow) -> str:
-    node = operator.node
-    kept: list[pa.Field] = []
-    version = ""
-    if isinstance(node, GroupBy):
-        from headrace.kernels.aggregate import compile_aggregation
+def _described(flow: OperatorFlow) -> Description:
+    node = flow.node
+    if not is_operator(node):
+        return Description(f"{node.name} {node.detail}", 0)
+    return operator_of(node, [Input((), i.schema) for i in node.inputs], "UTC").describe()
 
-        kept = list(compile_aggregation(node, node.input.schema).partial_schema)
-        kind = "sessions" if isinstance(node.window, Session) else "windows"
-        version = f", state version {STATE[kind]}"
-    elif isinstance(node, JoinWithin):
-        kept = [*node.left.schema, *node.right.schema]
-        version = f", state version {STATE['join']}"
-    columns = f", keeping {_columns(kept)}" if kept else ""
-    return f"{node.name} {node.detail}{columns}{version}"
+
+def _step_shape(step: Description) -> str:
+    columns = f", keeping {_columns(step.keeps)}" if step.keeps else ""
+    version = f", state version {step.version}" if step.version else ""
+    return f"{step.text}{columns}{version}"
 
 
 def _columns(fields: Sequence[pa.Field]) -> str:
     return ", ".join(f"{f.name} {type_name(f.type)}" for f in fields)
-
-
-def _functions_shape(operator: OperatorFlow) -> str:
-    """The functions whose results an operator keeps."""
-    node = operator.node
-    if not isinstance(node, GroupBy):
-        return ""
-    users = [(name, a.user) for name, a in node.aggregates if a.user is not None]
-    return ", ".join(f"{name} of {user.name} {fingerprint(*user.written)}" for name, user in users)
 
 
 def _output_shape(output: Output) -> str:

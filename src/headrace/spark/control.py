@@ -55,11 +55,11 @@ class Control:
         """The watermarks after the last batch, and whether to stop."""
         return self.load("control.json") or {}
 
-    def marks_before(self, batch: int) -> dict[str, Any]:
+    def frontiers_before(self, batch: int) -> dict[str, Any]:
         """The watermarks after the batch before this one."""
-        found = self.load(f"marks-{batch - 1}.json")
+        found = self.load(f"watermarks-{batch - 1}.json")
         return (found or {}).get("sources", {})
 
-    def forget_marks(self, upto: int) -> None:
+    def forget_frontiers(self, upto: int) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self.system.delete_file(f"{self.root}/marks-{upto}.json")
+            self.system.delete_file(f"{self.root}/watermarks-{upto}.json")

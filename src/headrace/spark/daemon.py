@@ -15,8 +15,8 @@ from typing import Any
 import numpy
 from pyspark import daemon
 
-import headrace.spark.level
-import headrace.spark.reader
+import headrace.spark.host
+import headrace.spark.ingress
 import headrace.spark.stage  # noqa: F401
 
 _worker = daemon.worker

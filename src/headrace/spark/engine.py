@@ -12,7 +12,6 @@ import pyarrow as pa
 from headrace.errors import EngineError, PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import Job, Output
-from headrace.plan.batch import windows_as_keys
 from headrace.plan.explain import LOCK
 from headrace.plan.nodes import (
     External,
@@ -74,10 +73,10 @@ class Spark:
     def collect(self, node: Node) -> pa.Table:
         """All records, in order."""
         ends(node, "collect")
-        from headrace.spark.bundles import unpack
+        from headrace.spark.wire import unpack
 
         with self._lowering(node) as lowering:
-            rows = lowering.collected(stages_of(windows_as_keys(node))).collect()
+            rows = lowering.collected(stages_of(node)).collect()
         rows.sort(key=lambda row: row.place)
         batches = [unpack(row.bundle, node.schema) for row in rows]
         return pa.Table.from_batches(batches, node.schema)
@@ -85,10 +84,10 @@ class Spark:
     def bundles(self, node: Node) -> Iterator[pa.RecordBatch]:
         """The records in order, a partition at a time."""
         ends(node, "for_each")
-        from headrace.spark.bundles import unpack
+        from headrace.spark.wire import unpack
 
         with self._lowering(node) as lowering:
-            frame = lowering.collected(stages_of(windows_as_keys(node)))
+            frame = lowering.collected(stages_of(node))
             for row in frame.toLocalIterator(prefetchPartitions=True):
                 yield unpack(row.bundle, node.schema)
 
@@ -99,7 +98,7 @@ class Spark:
             with self._lowering(node) as lowering:
                 if hasattr(sink, "begin"):
                     sink.begin(node.schema)
-                rows = lowering.written(stages_of(windows_as_keys(node)), sink).collect()
+                rows = lowering.written(stages_of(node), sink).collect()
             sink.commit([pickle.loads(row.message) for row in rows])
         except BaseException:
             sink.abort()
@@ -109,15 +108,15 @@ class Spark:
         """Run for the effect of its functions."""
         ends(node, "run")
         with self._lowering(node) as lowering:
-            lowering.ran(stages_of(windows_as_keys(node))).collect()
+            lowering.ran(stages_of(node)).collect()
 
     def frame(self, node: Node) -> Any:
         """The records as a Spark DataFrame, to go on with PySpark."""
-        from headrace.spark.batch import Lowering
+        from headrace.spark.bounded import Lowering
         from headrace.spark.failures import told
 
         with told():
-            return Lowering(self.session, zone_of(node)).rows(stages_of(windows_as_keys(node)))
+            return Lowering(self.session, zone_of(node)).rows(stages_of(node))
 
     def start(self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None) -> Job:
         """Start a streaming query in the background, and return at once."""
@@ -129,7 +128,7 @@ class Spark:
         if all(output.bounded for output in outputs):
             if checkpoint is not None or trigger is not None:
                 raise PlanError("checkpoint= and trigger= are for input that does not end")
-            from headrace.spark.background import BatchJob
+            from headrace.spark.batch_job import BatchJob
 
             return BatchJob(self, outputs)
         return start_stream(self.session, outputs, checkpoint, trigger)
@@ -137,7 +136,7 @@ class Spark:
     @contextlib.contextmanager
     def _lowering(self, node: Node) -> Iterator[Any]:
         """What lowers plans here; what it spooled is removed when the job is done."""
-        from headrace.spark.batch import Lowering
+        from headrace.spark.bounded import Lowering
         from headrace.spark.failures import told
 
         with told():
@@ -149,7 +148,7 @@ class Spark:
 
     def where(self, stage: Stage) -> list[str]:
         """Where each step of a stage runs."""
-        from headrace.spark.batch import keeps_rows
+        from headrace.spark.bounded import keeps_rows
         from headrace.spark.columns import plain_prefix
 
         if not is_bounded(stage.head):

@@ -21,14 +21,12 @@ from headrace.errors import EngineError, HeadraceError
 from headrace.jobs import Progress, Shown, SourceProgress, StageProgress
 from headrace.kernels.rows import failure, rows_of
 from headrace.signals import GRACE, Halt, asked_to_stop
-from headrace.spark.bundles import unpack
 from headrace.spark.checkpoint import Lease
 from headrace.spark.control import Control
 from headrace.spark.failures import carrying, told
-from headrace.spark.flow import Flow, SourceFlow
-from headrace.spark.marks import SourceMarks, settle
-from headrace.spark.rows import OUTPUT
-from headrace.watermarks import waiting_for
+from headrace.spark.graph import Graph, SourceFlow
+from headrace.spark.wire import OUTPUT, unpack
+from headrace.watermarks import SourceFrontier, advance_together, waiting_for
 from headrace.windows import BEGINNING, show_time
 
 log = logging.getLogger("headrace")
@@ -98,7 +96,8 @@ class _Counted:
     ahead: int = 0
     bad: int = 0
     bundles: int = 0
-    marks: dict[int, int] = field(default_factory=dict)
+    watermarks: dict[int, int] = field(default_factory=dict)
+    """Of an operator's shards."""
 
 
 class SparkJob(Shown):
@@ -106,13 +105,13 @@ class SparkJob(Shown):
 
     def __init__(
         self,
-        flow: Flow,
+        graph: Graph,
         control: Control,
         lease: Lease,
         deliveries: list[Delivery],
         temporary: str | None,
     ) -> None:
-        self._flow, self._control, self._lease = flow, control, lease
+        self._graph, self._control, self._lease = graph, control, lease
         self._deliveries, self._temporary = deliveries, temporary
         saved = control.read()
         self._said: dict[str, Any] = {"stop": None, "sources": saved.get("sources", {})}
@@ -120,12 +119,9 @@ class SparkJob(Shown):
         self._said["finished"] = self._finished
         control.save("control.json", self._said)
         sources = self._said["sources"]
-        self._marks = [
-            SourceMarks(**sources[str(s.number)]) if str(s.number) in sources else SourceMarks()
-            for s in flow.sources
-        ]
-        self._sources = [_Counted() for _ in flow.sources]
-        self._operators = [_Counted() for _ in flow.operators]
+        self._frontiers = [SourceFrontier(**sources.get(str(s.number), {})) for s in graph.sources]
+        self._sources = [_Counted() for _ in graph.sources]
+        self._operators = [_Counted() for _ in graph.operators]
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._error: BaseException | None = None
@@ -137,7 +133,7 @@ class SparkJob(Shown):
         self._last: tuple[float, int, int] = (self._started, 0, 0)
         self._rates = (0.0, 0.0)
         self._query: Any = None
-        self._has_frames = any(s.offsets is None for s in flow.sources)
+        self._has_frames = any(s.offsets is None for s in graph.sources)
         self._waited_for = 0
         self._dropped = False
         """Whether the batch that runs is not to be finished: then its failure is none."""
@@ -287,7 +283,7 @@ class SparkJob(Shown):
                     self._take(json.loads(row.bundle))
             for delivery, data in zip(self._deliveries, outputs, strict=True):
                 delivery.take(epoch, data)
-            self._settle(epoch)
+            self._advance(epoch)
             self._busy += time.perf_counter() - begun
             if any(outputs):
                 self._gave.append(epoch)
@@ -299,7 +295,7 @@ class SparkJob(Shown):
             return
         if "source" in said:
             number = said["source"]
-            counted, source = self._sources[number], self._flow.sources[number]
+            counted, source = self._sources[number], self._graph.sources[number]
             if said["sample_ahead"] and not counted.ahead:
                 moment, reason = said["sample_ahead"]
                 self._note(
@@ -317,10 +313,10 @@ class SparkJob(Shown):
             counted.ahead += said["ahead"]
             counted.bad += said["bad"]
             counted.bundles += 1
-            marks = self._marks[number]
-            quiet = set(marks.idle)
-            marks.take(said)
-            for name in sorted(set(marks.idle) - quiet):
+            frontier = self._frontiers[number]
+            quiet = set(frontier.idle)
+            frontier.take(said)
+            for name in sorted(set(frontier.idle) - quiet):
                 self._note(
                     f"split {name} of {source.name} is silent: it no longer holds back the "
                     "watermark"
@@ -330,21 +326,21 @@ class SparkJob(Shown):
         counted.bundles += said["bundles"]
         counted.out += said["out"]
         counted.records += said["records"]
-        counted.marks[said["shard"]] = said["mark"]
+        counted.watermarks[said["shard"]] = said["watermark"]
 
     def _note(self, text: str) -> None:
         self._notes = [*self._notes[-99:], text]
         log.warning(text)
 
-    def _settle(self, epoch: int) -> None:
+    def _advance(self, epoch: int) -> None:
         """Say how far the sources are, before Spark counts the batch as done."""
-        timed = zip(self._marks, self._flow.sources, strict=True)
-        settle([marks for marks, source in timed if source.event is not None])
-        finished = all(m.ended for m in self._marks)
-        sources = {str(i): m.said() for i, m in enumerate(self._marks)}
+        timed = zip(self._frontiers, self._graph.sources, strict=True)
+        advance_together([f for f, source in timed if source.event is not None])
+        finished = all(f.ended for f in self._frontiers)
+        sources = {str(i): f.saved() for i, f in enumerate(self._frontiers)}
         if self._has_frames:
-            self._control.save(f"marks-{epoch}.json", {"sources": sources})
-            self._control.forget_marks(epoch - 3)
+            self._control.save(f"watermarks-{epoch}.json", {"sources": sources})
+            self._control.forget_frontiers(epoch - 3)
         self._say(sources=sources, finished=finished, batch=epoch)
         self._finished = finished
 
@@ -374,10 +370,10 @@ class SparkJob(Shown):
             (float(np.percentile(delays, q)) for q in (50, 99)) if delays.size else (None, None)
         )
         stages = []
-        for counted, operator in zip(self._operators, self._flow.operators, strict=True):
+        for counted, operator in zip(self._operators, self._graph.operators, strict=True):
             level = operator.level - 1
             state = states[level] if level < len(states) else None
-            shards = counted.marks.values()
+            shards = counted.watermarks.values()
             stages.append(
                 StageProgress(
                     name=operator.node.label,
@@ -400,18 +396,18 @@ class SparkJob(Shown):
                     name=source.name,
                     records=counted.records,
                     late=counted.late,
-                    watermark=marks.promised if source.event is not None else None,
-                    idle=tuple(i for i, s in enumerate(marks.live or ()) if s in marks.idle),
-                    ended=marks.ended,
+                    watermark=frontier.promised if source.event is not None else None,
+                    idle=tuple(i for i, s in enumerate(frontier.live or ()) if s in frontier.idle),
+                    ended=frontier.ended,
                     ahead=counted.ahead,
-                    waits=_waits(source, marks),
+                    waits=_waits(source, frontier),
                 )
-                for source, counted, marks in zip(
-                    self._flow.sources, self._sources, self._marks, strict=True
+                for source, counted, frontier in zip(
+                    self._graph.sources, self._sources, self._frontiers, strict=True
                 )
             ),
             stages=tuple(stages),
-            watermark=min((m.promised for m in self._marks), default=BEGINNING),
+            watermark=min((f.promised for f in self._frontiers), default=BEGINNING),
             delay_p50=p50,
             delay_p99=p99,
             bundles_in_flight=0,
@@ -452,10 +448,10 @@ class SparkJob(Shown):
         self.stop(drain=None if kind is None else False)
 
 
-def _waits(source: SourceFlow, marks: SourceMarks) -> str:
+def _waits(source: SourceFlow, frontier: SourceFrontier) -> str:
     """What a source's watermark waits for."""
     event = source.event
-    if event is None or marks.ended:
+    if event is None or frontier.ended:
         return ""
-    splits = {name: marks.splits.get(name, BEGINNING) for name in marks.live or ()}
-    return waiting_for(marks.promised, splits, marks.idle, event.idle, event.follows_clock)
+    splits = {name: frontier.splits.get(name, BEGINNING) for name in frontier.live or ()}
+    return waiting_for(frontier.promised, splits, frontier.idle, event.idle, event.follows_clock)

@@ -19,11 +19,11 @@ _PART = (
     StructType()
     .add("operator", IntegerType())
     .add("kind", IntegerType())
-    .add("pane", LongType())
-    .add("part", LongType())
+    .add("slice", LongType())
+    .add("number", LongType())
 )
 _BUNDLE = StructType().add("value", BinaryType())
-_RowOf = SparkRow("shard", "target", "lane", "pane", "place", "bundle")
+_RowOf = SparkRow("shard", "target", "lane", "slice", "place", "bundle")
 
 
 def _quiet() -> None:

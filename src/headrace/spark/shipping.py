@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from headrace.errors import EngineError, HeadraceError, PlanError
 
-ROWS_SQL = "shard int, target int, lane int, pane bigint, place bigint, bundle binary"
+ROWS_SQL = "shard int, target int, lane int, slice bigint, place bigint, bundle binary"
 PARTS = 8
 """The bits of a task's number that say which part of a split it reads."""
 
@@ -80,7 +80,16 @@ def _travels(thing: Any) -> bool:
 
 def bare(node: Any) -> Any:
     """A step without what comes before it, so that a worker is sent just the step."""
-    return replace(node, input=None)
+    names = [name for name in ("input", "left", "right") if hasattr(node, name)]
+    columns: dict[str, Any] = {n: Columns(getattr(node, n).schema) for n in names}
+    return replace(node, **columns)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """All that a step needs to know of what comes before it."""
+
+    schema: Any
 
 
 @dataclass(frozen=True)

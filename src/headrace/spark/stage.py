@@ -1,27 +1,25 @@
-"""A stage as one function that Spark runs in its Python workers.
+"""A stage of a bounded job as one function that Spark runs in its Python workers.
 
-A ``Program`` is the part of a pipeline between two exchanges: a head that brings bundles, the
-stage's narrow steps, and an ending that says what leaves the worker.
+A ``Program`` is the part of a pipeline between two exchanges: an input that brings bundles, the
+stage's narrow steps, and an output that says what leaves the worker.
 """
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from headrace.kernels.aggregate import compile_partial
 from headrace.kernels.chain import Chain, compile_chain
+from headrace.operators.operator import Input, Operator
 from headrace.plan.nodes import Narrow
-from headrace.spark.bundles import Batches, Place
-from headrace.spark.endings import Ending, PartialEnding
+from headrace.spark.compiled import once
 from headrace.spark.failures import carrying
-from headrace.spark.heads import Head
 from headrace.spark.shipping import Shipped
+from headrace.spark.stage_inputs import StageInput
+from headrace.spark.stage_outputs import PartialOutput, StageOutput
+from headrace.spark.wire import Batches, Place
 
 
-class Task(Shipped):
+class StageTask(Shipped):
     """A program as the function that Spark calls."""
 
     def __call__(self, rows: Batches) -> Batches:
@@ -34,41 +32,31 @@ class Program:
     """A stage as one function of what Spark hands to a Python worker."""
 
     key: str
-    head: Head
+    input: StageInput
     steps: tuple[Narrow, ...]
-    ending: Ending
+    output: StageOutput
     zone: str
     branch: int = 0
 
     def run(self, rows: Batches) -> Batches:
         """What leaves the worker, of what Spark hands to it."""
-        place, schema = Place.of(self.branch), self.head.schema
-        ending = self.ending
-        if isinstance(ending, PartialEnding):
-            node = ending.node
-            plan = once(self.key, lambda: compile_partial(self.steps, schema, node, self.zone))
-            bundles = _through(plan.chain, self.head.read(rows, plan.chain.columns))
-            yield from ending.finish(bundles, place, plan)
+        place, output = Place.of(self.branch), self.output
+        if isinstance(output, PartialOutput):
+            operator: Operator = once(self.key, lambda: output.compiled([self._input], self.zone))
+            batches = _through(operator.chains[0], self.input, rows)
+            yield from output.finish(batches, place, operator)
         else:
-            chain = once(self.key, lambda: compile_chain(self.steps, schema, None, self.zone))
-            bundles = _through(chain, self.head.read(rows, chain.columns))
-            yield from ending.finish(bundles, place)
+            chain = once(self.key, self._chain)
+            yield from output.finish(_through(chain, self.input, rows), place)
+
+    @property
+    def _input(self) -> Input:
+        return Input(self.steps, self.input.schema)
+
+    def _chain(self) -> Chain:
+        return compile_chain(self.steps, self.input.schema, None, self.zone)
 
 
-def _through(chain: Chain, batches: Batches) -> Batches:
-    for batch in batches:
+def _through(chain: Chain, source: StageInput, rows: Batches) -> Batches:
+    for batch in source.read(rows, chain.columns):
         yield from chain.bundles(batch)
-
-
-_COMPILED: dict[str, Any] = {}
-
-
-def once(key: str, make: Callable[[], Any]) -> Any:
-    """What a pipeline compiles to, once in a worker's life."""
-    if key not in _COMPILED:
-        while len(_COMPILED) >= 64:
-            _COMPILED.pop(next(iter(_COMPILED)))
-        _COMPILED[key] = make()
-        gc.collect()
-        gc.freeze()  # not to be looked through after every task; see headrace.spark.daemon
-    return _COMPILED[key]

@@ -21,15 +21,15 @@ from headrace.spark.checkpoint import Lease, known_job
 from headrace.spark.columns import as_schema, quoted
 from headrace.spark.control import Control
 from headrace.spark.failures import told
-from headrace.spark.flow import Flow, SourceFlow, flow_of
+from headrace.spark.graph import Graph, SourceFlow, graph_of
+from headrace.spark.host import Hosted, LevelProgram
+from headrace.spark.ingress import FrameReader, SourceProgram
 from headrace.spark.job import Delivery, SparkJob
-from headrace.spark.level import LevelProgram, Operator
-from headrace.spark.planning import SourcePlan, source_class
+from headrace.spark.offsets import SourcePlan, source_class
 from headrace.spark.processor import Level
-from headrace.spark.reader import FrameReader, SourceProgram
-from headrace.spark.rows import labels_of
 from headrace.spark.session import our_meaning
 from headrace.spark.shipping import ROWS_SQL, Shipped
+from headrace.spark.wire import labels_of
 from headrace.windows import duration
 
 AVAILABLE_NOW = "available-now"
@@ -53,13 +53,13 @@ def start_stream(
     session: Any, outputs: Sequence[Output], checkpoint: Any, trigger: Any
 ) -> SparkJob:
     """Start a streaming query of some outputs."""
-    flow = flow_of(outputs)
+    graph = graph_of(outputs)
     how = trigger_of(trigger)
     folder = _folder(checkpoint)
     own = Control(f"{folder}/headrace")
     lease = Lease(own)
     try:
-        known = known_job(own, flow, folder, session)
+        known = known_job(own, graph, folder, session)
         # Nothing is changed anywhere before all has been looked at.
         done = own.read().get("batch")
         deliveries = [_delivery(o, known["job"], i, done) for i, o in enumerate(outputs)]
@@ -71,7 +71,7 @@ def start_stream(
         for i, delivery in enumerate(deliveries):
             if hasattr(delivery.sink, "begin"):
                 delivery.sink.begin(delivery.schema)
-            _use_sink(flow, i, delivery.sink)
+            _use_sink(graph, i, delivery.sink)
     except BaseException:
         lease.release()
         if checkpoint is None:
@@ -80,13 +80,13 @@ def start_stream(
     shards = known["shards"]
     labels = labels_of(shards)
     zone = zone_of(*(output.node for output in outputs))
-    running = SparkJob(flow, own, lease, deliveries, None if checkpoint else folder)
+    running = SparkJob(graph, own, lease, deliveries, None if checkpoint else folder)
     settings = dict(_SETTINGS) | {"spark.sql.shuffle.partitions": str(shards)}
     if "://" not in folder or folder.startswith("file://"):
         settings |= _LOCAL_SETTINGS
     try:
         with told(), our_meaning(session, zone), _set(session, settings):
-            frame = _frame(session, flow, labels, zone, own.folder, closes=checkpoint is None)
+            frame = _frame(session, graph, labels, zone, own.folder, closes=checkpoint is None)
             writer = frame.writeStream.foreachBatch(running.deliver).outputMode("append")
             writer = writer.option("checkpointLocation", folder).trigger(**how)
             running.begin(writer.start())
@@ -150,14 +150,14 @@ def _delivery(output: Output, job: str, number: int, done: int | None) -> Delive
     return Delivery(output.node.schema, name, function=to)
 
 
-def _use_sink(flow: Flow, number: int, sink: Any) -> None:
+def _use_sink(graph: Graph, number: int, sink: Any) -> None:
     """Have every branch that ends in an output write to the sink that was made ready."""
     if sink is None:
         return
-    for source in flow.sources:
+    for source in graph.sources:
         source.branches = [b.with_sink(number, sink) for b in source.branches]
         source.late = [b.with_sink(number, sink) for b in source.late]
-    for operator in flow.operators:
+    for operator in graph.operators:
         operator.branches = [b.with_sink(number, sink) for b in operator.branches]
 
 
@@ -165,14 +165,14 @@ def _use_sink(flow: Flow, number: int, sink: Any) -> None:
 
 
 def _frame(
-    session: Any, flow: Flow, labels: tuple[int, ...], zone: str, folder: str, closes: bool
+    session: Any, graph: Graph, labels: tuple[int, ...], zone: str, folder: str, closes: bool
 ) -> Any:
-    frames = [_source(session, s, labels, zone, folder, closes) for s in flow.sources]
+    frames = [_source(session, s, labels, zone, folder, closes) for s in graph.sources]
     frame = reduce(lambda a, b: a.union(b), frames)
-    for number, operators in enumerate(flow.levels):
+    for number, operators in enumerate(graph.levels):
         key = uuid.uuid4().hex
-        made = tuple(Operator.of(o) for o in operators)
-        program = LevelProgram(key, number, made, labels, zone, flow.timed)
+        made = tuple(Hosted.of(o) for o in operators)
+        program = LevelProgram(key, number, made, labels, zone, graph.timed)
         grouped = frame.groupBy("shard")
         frame = grouped.transformWithState(Level(Shipped.of(program)), ROWS_SQL, "append", "none")
     return frame

@@ -46,10 +46,10 @@ _NEEDED = (
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.sql.streaming.python_streaming_source_runner",
     "pyspark.sql.streaming.transform_with_state_driver_worker",
-    "headrace.spark.planning",
+    "headrace.spark.offsets",
     "headrace.spark.processor",
-    "headrace.spark.level",
-    "headrace.spark.reader",
+    "headrace.spark.host",
+    "headrace.spark.ingress",
     "headrace.spark.stage",
     "headrace.sources",
 )

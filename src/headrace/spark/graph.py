@@ -37,37 +37,22 @@ from headrace.plan.nodes import (
 from headrace.plan.prune import columns_of
 from headrace.plan.time import nodes_of, refuse_endless
 from headrace.spark.shipping import bare
-from headrace.windows import Session
 
 # Where the records of a branch go
 
 
 @dataclass(frozen=True)
-class ToWindows:
-    """Partials by pane, to the operator of a window."""
+class ToOperator:
+    """What a partial makes of records, to the shards of an operator."""
 
     operator: int
-    node: GroupBy
+    node: Node
+    side: int = 0
+    """Which input of the operator."""
+    inputs: int = 1
+    """How many inputs it has."""
     lane: int = 0
-    """Which of the streams of a union, in their order."""
-
-
-@dataclass(frozen=True)
-class ToSessions:
-    """Spans of time by key, to the operator of sessions."""
-
-    operator: int
-    node: GroupBy
-    lane: int = 0
-
-
-@dataclass(frozen=True)
-class ToJoin:
-    """Records by the shard of their keys, to one side of a temporal join."""
-
-    operator: int
-    lane: int
-    keys: tuple[str, ...]
+    """Which of the streams of a union, in their order; of several inputs, which one."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +72,7 @@ class ToOutput:
     sink: Any = None
 
 
-Ending = ToWindows | ToSessions | ToJoin | ToRelay | ToOutput
+Ending = ToOperator | ToRelay | ToOutput
 
 
 @dataclass(frozen=True)
@@ -110,7 +95,7 @@ class Branch:
     def with_lanes(self, lanes: Mapping[tuple[int, tuple[int, ...]], int]) -> Branch:
         """The same with the lane of each ending, by its operator and part."""
         ending = self.ending
-        if isinstance(ending, (ToWindows, ToSessions)):
+        if isinstance(ending, ToOperator) and ending.inputs == 1:
             ending = replace(ending, lane=lanes[ending.operator, self.part])
         return replace(self, ending=ending, forks=tuple(b.with_lanes(lanes) for b in self.forks))
 
@@ -142,8 +127,8 @@ class SourceFlow:
     node: EventTime | Read | External
     branches: list[Branch] = field(default_factory=list)
     late: list[Branch] = field(default_factory=list)
-    marks_for: list[int] = field(default_factory=list)
-    """The operators that are told its watermarks: all of them, see ``marks.settle``."""
+    watermarks_for: list[int] = field(default_factory=list)
+    """The operators that are told its watermarks: all of them, see ``advance_together``."""
 
     @property
     def event(self) -> EventTime | None:
@@ -183,16 +168,16 @@ class OperatorFlow:
     """A step that holds state, or only moves records, and what feeds it."""
 
     number: int
-    node: GroupBy | JoinWithin | Shuffle | MaxParallelism
+    node: Node
     level: int = 0
     branches: list[Branch] = field(default_factory=list)
     feeders: list[set[str]] = field(default_factory=list)
     """For each lane, the sources (``s0``) and operators (``o1``) whose watermarks it waits for."""
-    marks_for: list[int] = field(default_factory=list)
+    watermarks_for: list[int] = field(default_factory=list)
 
 
 @dataclass
-class Flow:
+class Graph:
     """A whole job."""
 
     sources: list[SourceFlow]
@@ -211,14 +196,14 @@ class Flow:
         return [[o for o in self.operators if o.level == n] for n in range(1, depth + 1)]
 
 
-def flow_of(outputs: Sequence[Output]) -> Flow:
-    """The flow of some outputs, read once for all of them."""
-    return _Building(outputs).flow
+def graph_of(outputs: Sequence[Output]) -> Graph:
+    """The graph of some outputs, read once for all of them."""
+    return _Building(outputs).graph
 
 
 class _Building:
     def __init__(self, outputs: Sequence[Output]) -> None:
-        self.flow = Flow([], [], tuple(outputs))
+        self.graph = Graph([], [], tuple(outputs))
         self.sources: dict[int, SourceFlow] = {}
         self.operators: dict[int, OperatorFlow] = {}
         for output in outputs:
@@ -235,26 +220,26 @@ class _Building:
         for node in nodes:
             self._place(node, pending)
         places = {id(node): i for i, node in enumerate(reversed(nodes))}
-        self.flow.sources.sort(key=lambda source: places[id(source.node)])
-        for i, source in enumerate(self.flow.sources):
+        self.graph.sources.sort(key=lambda source: places[id(source.node)])
+        for i, source in enumerate(self.graph.sources):
             source.number = i
         self._lanes()
         self._levels()
 
     def _lanes(self) -> None:
         """Number the streams that reach an operator through unions, in their order."""
-        everything = [b for s in self.flow.sources for b in (*s.branches, *s.late)]
-        everything += [b for o in self.flow.operators for b in o.branches]
+        everything = [b for s in self.graph.sources for b in (*s.branches, *s.late)]
+        everything += [b for o in self.graph.operators for b in o.branches]
         found: dict[int, set[tuple[int, ...]]] = {}
         for branch in everything:
             for ending, part in branch.endings():
-                if isinstance(ending, (ToWindows, ToSessions)):
+                if isinstance(ending, ToOperator) and ending.inputs == 1:
                     found.setdefault(ending.operator, set()).add(part)
         lanes = {(o, p): i for o, parts in found.items() for i, p in enumerate(sorted(parts))}
-        for source in self.flow.sources:
+        for source in self.graph.sources:
             source.branches = [b.with_lanes(lanes) for b in source.branches]
             source.late = [b.with_lanes(lanes) for b in source.late]
-        for operator in self.flow.operators:
+        for operator in self.graph.operators:
             operator.branches = [b.with_lanes(lanes) for b in operator.branches]
 
     def _place(self, node: Node, pending: dict[int, list[Branch]]) -> None:
@@ -276,8 +261,6 @@ class _Building:
             for i, part in enumerate(node.parts):
                 pending[id(part)].extend(b.of_part(i) for b in branches)
             return
-        if isinstance(node, Custom):
-            raise PlanError(f"{node.label}: a Transform of your own runs on the box; pass on='box'")
         if not _keeps_state(node):
             raise PlanError(
                 f"{node.label}: beside a stream that does not end, Spark takes bounded input only "
@@ -286,32 +269,27 @@ class _Building:
         operator = self._operator(node)
         operator.branches.extend(branches)
         number = operator.number
-        if isinstance(node, JoinWithin):
-            sides = ((node.left, node.left_on), (node.right, node.right_on))
-            for lane, (side, keys) in enumerate(sides):
-                pending[id(side)].append(Branch(side.schema, (), ToJoin(number, lane, keys)))
+        if isinstance(node, (Shuffle, MaxParallelism)):
+            most = node.count if isinstance(node, MaxParallelism) else None
+            relay = Branch(node.input.schema, (), ToRelay(number, most))
+            pending[id(node.input)].append(relay)
             return
-        assert isinstance(node, (GroupBy, Shuffle, MaxParallelism))
-        ending: Ending
-        if isinstance(node, GroupBy):
-            kind = ToSessions if isinstance(node.window, Session) else ToWindows
-            ending = kind(number, bare(node))
-        else:
-            ending = ToRelay(number, node.count if isinstance(node, MaxParallelism) else None)
-        pending[id(node.input)].append(Branch(node.input.schema, (), ending))
+        for side, before in enumerate(node.inputs):
+            ending = ToOperator(number, bare(node), side, len(node.inputs), lane=side)
+            pending[id(before)].append(Branch(before.schema, (), ending))
 
     def _source(self, node: EventTime | Read | External) -> SourceFlow:
         found = self.sources.get(id(node))
         if found is None:
-            found = self.sources[id(node)] = SourceFlow(len(self.flow.sources), node)
-            self.flow.sources.append(found)
+            found = self.sources[id(node)] = SourceFlow(len(self.graph.sources), node)
+            self.graph.sources.append(found)
         return found
 
     def _operator(self, node: Any) -> OperatorFlow:
         found = self.operators.get(id(node))
         if found is None:
-            found = self.operators[id(node)] = OperatorFlow(len(self.flow.operators), node)
-            self.flow.operators.append(found)
+            found = self.operators[id(node)] = OperatorFlow(len(self.graph.operators), node)
+            self.graph.operators.append(found)
         return found
 
     def _levels(self) -> None:
@@ -323,15 +301,15 @@ class _Building:
                 by_level[id(node)] = below + (1 if id(node) in self.operators else 0)
             return by_level[id(node)]
 
-        for operator in self.flow.operators:
+        for operator in self.graph.operators:
             operator.level = level_of(operator.node)
             operator.feeders = [self._feeders(side) for side in operator.node.inputs]
-            for source in self.flow.sources:
+            for source in self.graph.sources:
                 if source.event is not None:
-                    source.marks_for.append(operator.number)
+                    source.watermarks_for.append(operator.number)
             for name in set().union(*operator.feeders):
                 if name[0] == "o":
-                    self.flow.operators[int(name[1:])].marks_for.append(operator.number)
+                    self.graph.operators[int(name[1:])].watermarks_for.append(operator.number)
 
     def _feeders(self, node: Node) -> set[str]:
         if id(node) in self.operators:
@@ -353,10 +331,10 @@ def _readers_first(ends: Sequence[Node]) -> list[Node]:
 
 
 def _keeps_state(node: Node) -> bool:
-    """Whether a step is an operator of a level: it holds state, or moves records."""
+    """Whether a step is part of a level: it holds state by shard, or moves records."""
     if isinstance(node, GroupBy):
         return node.window is not None
-    return isinstance(node, (JoinWithin, Shuffle, MaxParallelism))
+    return isinstance(node, (Custom, JoinWithin, Shuffle, MaxParallelism))
 
 
 def _through(node: Narrow, branches: list[Branch]) -> Branch:

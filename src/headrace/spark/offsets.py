@@ -19,11 +19,11 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from headrace.io.offsets import OffsetSource, Positions
 from headrace.io.source import Split
-from headrace.spark.bundles import Batches
 from headrace.spark.control import Control
 from headrace.spark.failures import carrying
-from headrace.spark.marks import SourceMarks
 from headrace.spark.shipping import PARTS, ROWS_SQL, Shipped, by_value
+from headrace.spark.wire import Batches
+from headrace.watermarks import Activity, SourceFrontier
 from headrace.windows import BEGINNING
 
 
@@ -106,13 +106,13 @@ class _Planning:
     def __init__(self, plan: SourcePlan) -> None:
         self.plan = plan
         self.control = Control(plan.folder)
-        self.seen: dict[str, float] = {}
+        self.activity = Activity(plan.idle)
         self.only_now = False
         self.target: Positions | None = None
         plan.source.keep_in(f"{plan.folder}/source-{plan.number}")
 
     def initial(self) -> dict[str, Any]:
-        return {"at": self.plan.source.initial(), "idle": [], "ended": False, "marks": {}}
+        return {"at": self.plan.source.initial(), "idle": [], "ended": False, "frontier": {}}
 
     def latest(self, start: dict[str, Any] | None) -> dict[str, Any]:
         if start is None:
@@ -125,14 +125,12 @@ class _Planning:
         at = before if stop == "drain" else self._next(before)
         now = time.monotonic()
         for name in at:
-            if at[name] != before.get(name) or name not in self.seen:
-                self.seen[name] = now
+            if at[name] != before.get(name) or name not in self.activity.last:
+                self.activity.sent(name, now)
         if getattr(source, "is_away", False):  # nothing is known of it, which is not silence
-            self.seen = dict.fromkeys(at, now)
-        idle: list[str] = []
-        if self.plan.idle is not None:
-            quiet = [n for n in at if now - self.seen[n] > self.plan.idle / 1e6]
-            idle = [n for n in at if at[n] == before.get(n) and (n in quiet or n in start["idle"])]
+            self.activity.pause(now)
+        still = [n for n in at if at[n] == before.get(n)]
+        idle = [n for n in still if n in start["idle"] or self.activity.is_quiet(n, now)]
         ended = stop == "drain" or source.ended(at)
         if self.only_now and self.plan.closes and at == self.target:
             ended = True
@@ -140,9 +138,9 @@ class _Planning:
         unchanged = at == before and idle == start["idle"] and silent == start.get("silent", 0)
         if unchanged and not ended:
             return start
-        marks = control.get("sources", {}).get(str(self.plan.number), {})
+        frontier = control.get("sources", {}).get(str(self.plan.number), {})
         return {
-            "at": at, "idle": idle, "ended": ended, "marks": marks, "now": time.time(),
+            "at": at, "idle": idle, "ended": ended, "frontier": frontier, "now": time.time(),
             "silent": silent,
         }  # fmt: skip
 
@@ -153,7 +151,7 @@ class _Planning:
         """
         if not self.plan.follows_clock or not at or set(idle) != set(at):
             return 0
-        silent = int((now - max(self.seen[n] for n in at)) * 1e6)
+        silent = self.activity.silence(at, now)
         return silent if silent - before >= max(10**6, before // 16) else before
 
     def _next(self, before: Positions) -> Positions:
@@ -165,7 +163,7 @@ class _Planning:
         return source.step(before, self.target)
 
     def readings(self, start: dict[str, Any], end: dict[str, Any]) -> list[Reading]:
-        marks = SourceMarks(**end["marks"]) if end["marks"] else SourceMarks()
+        frontier = SourceFrontier(**end["frontier"])
         control = {
             "live": list(end["at"]), "idle": end["idle"], "ended": end["ended"],
             "silent": end.get("silent", 0),
@@ -175,7 +173,7 @@ class _Planning:
         names, parts = list(end["at"]), Counter[str]()
         readings = []
         for i, (name, split) in enumerate(found):
-            floor = marks.floor(name, name in start["idle"])
+            floor = frontier.floor(name, name in start["idle"])
             number = names.index(name) << PARTS | parts[name]
             parts[name] += 1
             readings.append(Reading(name, split, floor, now, number, control if not i else None))

@@ -13,6 +13,7 @@ from headrace.errors import StepError
 from headrace.io.source import Watermark
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import numbers
+from headrace.kernels.native import panes
 from headrace.kernels.rows import rows_of
 from headrace.plan.nodes import EventTime
 from headrace.types import INTERVAL, unique_names
@@ -42,6 +43,31 @@ def late_schema(event: EventTime, schema: pa.Schema) -> pa.Schema:
 
 
 LATE = "below the watermark"
+
+
+def on_time(
+    event: EventTime, batch: pa.RecordBatch, floor: int, newest: int | None = None
+) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+    """The records of a split at or above its watermark, and those below it as late ones.
+
+    ``floor`` is the watermark before the bundle. With ``newest``, the latest time before it, the
+    watermark moves with each record, so that which ones are late depends on their order alone.
+    """
+    if not batch.num_rows:
+        return batch, None
+    times, marks = times_of(event, batch), np.empty(batch.num_rows, np.int64)
+    delay = -1 if event.delay is None or newest is None else event.delay
+    latest = 0 if newest is None else max(newest, int(times[0]))
+    if not panes.late_rows(times, latest, delay, floor, marks):
+        return batch, None
+    mask = marks > times
+    late = late_records(event, batch.filter(pa.array(mask)), times[mask], marks[mask])
+    return batch.filter(pa.array(~mask)), late
+
+
+def first_late(event: EventTime, late: pa.RecordBatch) -> tuple[int, int]:
+    """The event time of the first of some late records, and the watermark it came after."""
+    return int(times_of(event, late)[0]), int(numbers(late.column(-2), np.int64)[0])
 
 
 def late_records(event: EventTime, batch: pa.RecordBatch, times: Any, marks: Any) -> pa.RecordBatch:

@@ -20,16 +20,14 @@ from headrace.errors import PlanError
 from headrace.expressions import col
 from headrace.io.memory import TableSource, TableSplit
 from headrace.io.source import Split, at_most, size_of
-from headrace.kernels.aggregate import Partial, columns_needed, compile_aggregation
 from headrace.kernels.expressions import compile_expression
-from headrace.plan.batch import by_panes, in_panes
+from headrace.operators import is_operator, operator_of
+from headrace.operators.operator import Input
 from headrace.plan.nodes import (
-    Custom,
     External,
     GroupBy,
     Join,
     JoinWithin,
-    KeyBy,
     Late,
     Limit,
     MaxParallelism,
@@ -38,12 +36,10 @@ from headrace.plan.nodes import (
     Read,
     Shuffle,
     Sort,
-    TopK,
     Union,
 )
 from headrace.plan.prune import prune
 from headrace.plan.stages import Stage, in_order, shared_heads
-from headrace.spark.bundles import BUNDLES_SQL, MESSAGES_SQL, pack
 from headrace.spark.columns import (
     apply_steps,
     as_schema,
@@ -55,35 +51,25 @@ from headrace.spark.columns import (
     sql_can,
     sql_group,
 )
-from headrace.spark.endings import (
-    CollectEnding,
-    Ending,
-    KeyEnding,
-    LimitEnding,
-    PartialEnding,
-    RowsEnding,
-    RunEnding,
-    ScatterEnding,
-    SessionEnding,
-    TopEnding,
-    WriteEnding,
-)
-from headrace.spark.heads import (
-    ConcatHead,
-    Head,
-    KeyedHead,
-    LimitHead,
-    MergeHead,
-    RowsHead,
-    SessionHead,
-    SlidingHead,
-    SplitsHead,
-    TopHead,
-)
 from headrace.spark.session import our_meaning
-from headrace.spark.shipping import bare, by_value
-from headrace.spark.stage import Program, Task
-from headrace.windows import Session
+from headrace.spark.shipping import ROWS_SQL, bare, by_value
+from headrace.spark.stage import Program, StageTask
+from headrace.spark.stage_inputs import (
+    BundlesInput,
+    FrameInput,
+    SplitsInput,
+    StageInput,
+    StateInput,
+)
+from headrace.spark.stage_outputs import (
+    BundlesOutput,
+    FrameOutput,
+    NoOutput,
+    PartialOutput,
+    StageOutput,
+    WriteOutput,
+)
+from headrace.spark.wire import MESSAGES_SQL, WATERMARK
 
 _SHARD_BYTES = 32 << 20
 """Input a shard of keys stands for: more input makes more shards, not larger ones."""
@@ -133,19 +119,19 @@ class Lowering:
         """The records as bundles in order."""
         self.shared.update(shared_heads(stage))
         with our_meaning(self.session, self.zone):
-            return self._finished(stage, (), CollectEnding(), BUNDLES_SQL)
+            return self._finished(stage, (), BundlesOutput(), ROWS_SQL)
 
     def written(self, stage: Stage, sink: Any) -> Any:
         """The messages of a sink's writers."""
         self.shared.update(shared_heads(stage))
         with our_meaning(self.session, self.zone):
-            return self._finished(stage, (), WriteEnding(sink, stage.schema), MESSAGES_SQL)
+            return self._finished(stage, (), WriteOutput(sink, stage.schema), MESSAGES_SQL)
 
     def ran(self, stage: Stage) -> Any:
         """A message for each task that ran."""
         self.shared.update(shared_heads(stage))
         with our_meaning(self.session, self.zone):
-            return self._finished(stage, (), RunEnding(), MESSAGES_SQL)
+            return self._finished(stage, (), NoOutput(), MESSAGES_SQL)
 
     def rows(self, stage: Stage) -> Any:
         """The records as Spark rows."""
@@ -166,53 +152,62 @@ class Lowering:
         if keeps_rows(stage) and is_plain(stage.steps):
             return apply_steps(self._frame(stage), stage.steps)
         schema = spark_schema(stage.schema)
-        return self._finished(stage, (), RowsEnding(stage.schema), schema)
+        return self._finished(stage, (), FrameOutput(stage.schema), schema)
 
-    # A stage, then some more steps, then an ending
+    # A stage, then some more steps, then an output
 
     def _finished(
         self,
         stage: Stage,
         more: tuple[Narrow, ...],
-        ending: Ending,
+        output: StageOutput,
         schema: Any,
         branches: Iterator[int] | None = None,
     ) -> Any:
-        """A stage, some more steps, and an ending; a union's branches are numbered in order."""
+        """A stage, some more steps, and an output; a union's branches are numbered in order."""
         steps = (*stage.steps, *more)
         branches = itertools.count() if branches is None else branches
         if isinstance(stage.head, Union) and not keeps_rows(stage):
-            parts = [self._finished(s, steps, ending, schema, branches) for s in stage.inputs]
+            parts = [self._finished(s, steps, output, schema, branches) for s in stage.inputs]
             return reduce(lambda a, b: a.union(b), parts)
         branch = next(branches)
         if keeps_rows(stage):
             plain = plain_prefix(steps)
             frame = apply_steps(self._frame(stage), steps[:plain])
             before = steps[plain - 1].schema if plain else stage.head.schema
-            columns = columns_read(steps[plain:], before.names, ending)
+            columns = self._columns(steps[plain:], before, output)
             kept = pa.schema([before.field(n) for n in columns])
             # By place: PySpark takes a column's name for an expression when it calls a function.
             frame = frame.select([quoted(n).alias(f"_{i}") for i, n in enumerate(columns)])
-            return self._mapped(frame, RowsHead(kept), steps[plain:], ending, schema, branch)
+            return self._mapped(frame, FrameInput(kept), steps[plain:], output, schema, branch)
         if isinstance(stage.head, Read):
-            columns = columns_read(steps, stage.head.schema.names, ending)
+            columns = self._columns(steps, stage.head.schema, output)
             frame, head = self._splits(stage.head, None, columns)
         else:
             frame, head = self._bundles(stage)
-        return self._mapped(frame, head, steps, ending, schema, branch)
+        return self._mapped(frame, head, steps, output, schema, branch)
+
+    def _columns(
+        self, steps: Sequence[Narrow], schema: pa.Schema, output: StageOutput
+    ) -> list[str]:
+        """The columns that steps and an output need of what comes in."""
+        if not isinstance(output, PartialOutput):
+            return prune(steps, schema.names, None)[1]
+        operator = output.compiled([Input(tuple(steps), schema)], self.zone)
+        return list(operator.chains[0].columns)
 
     def _mapped(
         self,
         frame: Any,
-        head: Head,
+        head: StageInput,
         steps: Sequence[Narrow],
-        ending: Ending,
+        output: StageOutput,
         schema: Any,
         branch: int,
     ) -> Any:
         key = uuid.uuid4().hex
-        program = Program(key, head, tuple(map(bare, steps)), ending, self.zone, branch)
-        return frame.mapInArrow(Task.of(program).__call__, schema)
+        program = Program(key, head, tuple(map(bare, steps)), output, self.zone, branch)
+        return frame.mapInArrow(StageTask.of(program).__call__, schema)
 
     # Heads
 
@@ -226,68 +221,48 @@ class Lowering:
             self.kept[head] = frame.persist(), how
         return self.kept[head]
 
-    def _bundles(self, stage: Stage) -> tuple[Any, Head]:
+    def _bundles(self, stage: Stage) -> tuple[Any, StageInput]:
         """What a stage's head brings to the workers."""
         return self._once(stage, self._brought)
 
-    def _brought(self, stage: Stage) -> tuple[Any, Head]:
+    def _brought(self, stage: Stage) -> tuple[Any, StageInput]:
         head = stage.head
         before = stage.inputs[0]
         if isinstance(head, Late):
             nothing = Read(head.schema, head.step, TableSource(head.schema.empty_table()))
             return self._splits(nothing, None, head.schema.names)
-        if isinstance(head, Custom):
-            raise PlanError(f"{head.label}: a Transform of your own runs on the box; pass on='box'")
-        if isinstance(head, GroupBy) and isinstance(head.window, Session):
-            shards = self._shards(stage) if head.keys else 1
-            node = bare(head)
-            keyed = SessionEnding(node, before.schema, shards, self.zone)
-            sent = self._finished(before, (), keyed, BUNDLES_SQL)
-            return self._exchanged(sent, shards), SessionHead(node, before.schema, self.zone)
-        if isinstance(head, GroupBy) and by_panes(head):
-            shards = self._shards(stage) if head.keys else 1
-            step, panes = in_panes(head)
-            ending = PartialEnding(bare(panes), shards, self.zone, len(head.keys))
-            sent = self._finished(before, (bare(step),), ending, BUNDLES_SQL)
-            made = SlidingHead(bare(head), bare(panes), step.schema, self.zone)
-            return self._exchanged(sent, shards), made
-        if isinstance(head, GroupBy):
-            shards = self._shards(stage) if head.keys else 1
-            node = bare(head)
-            sent = self._finished(before, (), PartialEnding(node, shards, self.zone), BUNDLES_SQL)
-            if not head.keys and not _has_tasks(before):
-                sent = sent.union(self._of_nothing(node, before.schema))
-            return self._exchanged(sent, shards), MergeHead(node, before.schema, self.zone)
-        if isinstance(head, TopK):
-            shards = self._shards(stage) if head.keys else 1
-            node_top = bare(head)
-            sent = self._finished(before, (), TopEnding(node_top, shards, self.zone), BUNDLES_SQL)
-            return self._exchanged(sent, shards), TopHead(node_top, self.zone)
-        if isinstance(head, Limit):
-            sent = self._finished(before, (), LimitEnding(head.count), BUNDLES_SQL)
-            return self._exchanged(sent, 1), LimitHead(head.schema, head.count)
-        if isinstance(head, KeyBy):
-            shards = self._shards(stage)
-            sent = self._finished(before, (), KeyEnding(head.keys, shards), BUNDLES_SQL)
-            return self._exchanged(sent, shards), KeyedHead(head.schema)
-        if isinstance(head, (Shuffle, MaxParallelism)):
-            if isinstance(head, MaxParallelism):
-                if isinstance(before.head, Read) and not before.steps:
-                    return self._splits(before.head, head.count, head.schema.names)
-                sent = self._finished(before, (), CollectEnding(), BUNDLES_SQL)
-                return sent.coalesce(head.count), ConcatHead(head.schema)
-            count = self.parallelism
-            sent = self._finished(before, (), ScatterEnding(count), BUNDLES_SQL)
-            return self._exchanged(sent, count), ConcatHead(head.schema)
-        raise AssertionError(head)
+        if is_operator(head):
+            return self._operator(stage)
+        if isinstance(head, MaxParallelism):
+            if isinstance(before.head, Read) and not before.steps:
+                return self._splits(before.head, head.count, head.schema.names)
+            sent = self._finished(before, (), BundlesOutput(), ROWS_SQL)
+            return sent.coalesce(head.count), BundlesInput(head.schema)
+        assert isinstance(head, Shuffle)
+        count = self.parallelism
+        sent = self._finished(before, (), BundlesOutput(count), ROWS_SQL)
+        return self._exchanged(sent, count), BundlesInput(head.schema)
 
-    def _of_nothing(self, node: GroupBy, schema: pa.Schema) -> Any:
-        """The partial of no records: Spark runs nothing where there is nothing to bring."""
-        bundle = pack(Partial(compile_aggregation(node, schema, self.zone)).bundle())
+    def _operator(self, stage: Stage) -> tuple[Any, StageInput]:
+        """Partials where records are, exchanged by shard of the keys, and the states of those."""
+        node, before = stage.head, stage.inputs[0]
+        operator = operator_of(node, [Input((), before.schema)], self.zone)
+        shards = self._shards(stage) if operator.is_keyed else 1
+        sent = self._finished(before, (), PartialOutput(bare(node), shards), ROWS_SQL)
+        if not operator.is_keyed and not _has_tasks(before):
+            sent = sent.union(self._of_nothing())
+        state = StateInput(bare(node), (before.schema,), self.zone)
+        return self._exchanged(sent, shards), state
+
+    def _of_nothing(self) -> Any:
+        """A row without records: Spark runs nothing where there is nothing to bring."""
         columns = [
             F.lit(0).cast("int").alias("shard"),
+            F.lit(0).cast("int").alias("target"),
+            F.lit(WATERMARK).cast("int").alias("lane"),
+            F.lit(0).cast("bigint").alias("slice"),
             F.lit(-1).cast("bigint").alias("place"),
-            F.lit(bytearray(bundle)).alias("bundle"),
+            F.lit(bytearray(b"{}")).alias("bundle"),
         ]
         return self.session.range(1).select(*columns)
 
@@ -297,7 +272,9 @@ class Lowering:
         moved = frame.repartitionById(partitions, F.col("shard"))
         return moved.sortWithinPartitions("shard", "place")
 
-    def _splits(self, node: Read, most: int | None, columns: Sequence[str]) -> tuple[Any, Head]:
+    def _splits(
+        self, node: Read, most: int | None, columns: Sequence[str]
+    ) -> tuple[Any, StageInput]:
         """A task for each split of a source. Splits that carry data carry just ``columns``."""
         splits: list[Split] = list(node.source.splits(self.parallelism))
         if not splits:  # a job without a task would not even say that there is nothing
@@ -308,9 +285,9 @@ class Lowering:
         pickled = tuple(by_value(s) for s in splits)
         count = len(pickled)
         if sum(map(len, pickled)) <= _INLINE_BYTES:
-            head = SplitsHead(node.schema, pickled)
+            head = SplitsInput(node.schema, pickled)
         elif self.on_this_machine:
-            head = SplitsHead(node.schema, tuple(self._spool(data) for data in pickled))
+            head = SplitsInput(node.schema, tuple(self._spool(data) for data in pickled))
         else:
             # To workers elsewhere they travel as rows, each to the one task that reads it.
             rows = {
@@ -319,7 +296,7 @@ class Lowering:
             }
             frame = self.session.createDataFrame(pa.table(rows))
             moved = frame.repartitionById(count, F.col("id")).select("split")
-            return moved, SplitsHead(node.schema, None)
+            return moved, SplitsInput(node.schema, None)
         return self.session.range(0, count, 1, count), head
 
     def _spool(self, data: bytes) -> str:
@@ -378,8 +355,8 @@ class Lowering:
             schema = pa.schema([*stage.schema, *(pa.field(n, kind) for n, kind, _ in ours)])
             more = tuple((n, t) for n, _, t in ours)
             step = Project(schema, node.step, stage.head, (*kept, *more), "select")
-            ending = RowsEnding(schema)
-            before = self._finished(stage, (step,), ending, spark_schema(schema))
+            output = FrameOutput(schema)
+            before = self._finished(stage, (step,), output, spark_schema(schema))
             known = {n for n, _, _ in ours}
             columns = [quoted(n) if n in known else column(t) for n, _, t in keys]
         downs = (down for _, down in node.order)
@@ -434,9 +411,3 @@ def _moment(columns: Sequence[Any], shift: int) -> Any:
     """The latest of some times in microseconds, and a shift."""
     micros = [F.unix_micros(c.cast("timestamp")) for c in columns]
     return (F.greatest(*micros) if len(micros) > 1 else micros[0]) + shift
-
-
-def columns_read(steps: Sequence[Narrow], names: Sequence[str], ending: Ending) -> list[str]:
-    """The columns that steps and an ending need of what comes in."""
-    needed = columns_needed(ending.node) if isinstance(ending, PartialEnding) else None
-    return prune(steps, names, needed)[1]

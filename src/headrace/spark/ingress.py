@@ -7,31 +7,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
 from headrace.errors import EngineError, HeadraceError, StepError
 from headrace.io.source import SetAside, Watermark
 from headrace.kernels.chain import compile_chain
-from headrace.kernels.watermark import (
+from headrace.kernels.lateness import (
     ahead_of,
+    first_late,
     is_by_source,
-    late_records,
+    on_time,
     punctuation_of,
     times_of,
 )
 from headrace.plan.nodes import EventTime, Narrow
-from headrace.spark.bundles import Batches, Place
+from headrace.spark.compiled import once
 from headrace.spark.control import Control
 from headrace.spark.failures import carrying
-from headrace.spark.flow import Branch, SourceFlow, source_columns
-from headrace.spark.marks import SourceMarks
-from headrace.spark.planning import Reading
-from headrace.spark.rows import Compiled, Row, Sender, first_place, in_batches
+from headrace.spark.graph import Branch, SourceFlow, source_columns
+from headrace.spark.offsets import Reading
+from headrace.spark.pipes import Compiled
 from headrace.spark.shipping import Shipped, bare
-from headrace.spark.stage import once
+from headrace.spark.wire import Batches, Place, Row, RowSender, in_batches
 from headrace.types import normal_batch
+from headrace.watermarks import SourceFrontier
 from headrace.windows import FOREVER
 
 
@@ -47,7 +47,7 @@ class SourceProgram:
     event: EventTime | None
     branches: tuple[Branch, ...]
     late: tuple[Branch, ...]
-    marks_for: tuple[int, ...]
+    watermarks_for: tuple[int, ...]
     labels: tuple[int, ...]
     zone: str
 
@@ -57,7 +57,7 @@ class SourceProgram:
         event = bare(source.event) if source.event is not None else None
         return SourceProgram(
             key, source.number, source.name, source.origin.schema, steps, event,
-            tuple(source.branches), tuple(source.late), tuple(sorted(set(source.marks_for))),
+            tuple(source.branches), tuple(source.late), tuple(sorted(set(source.watermarks_for))),
             labels, zone,
         )  # fmt: skip
 
@@ -90,12 +90,12 @@ class _CompiledSource:
     def run(self, reading: Reading, items: Iterator[Any] | None) -> Iterator[Row]:
         program, event = self.program, self.program.event
         place = Place(program.number, reading.number, Place.of(0).attempt)
-        sender = Sender(program.labels, first_place(program.number, reading.number))
+        sender = RowSender(program.labels, place.first)
         task = f"s{place}"
         pipes = [b.start(sender, task) for b in self.branches]
         late_pipes = [b.start(sender, task) for b in self.late]
         counted = {"records": 0, "late": 0, "ahead": 0, "bad": 0}
-        mark = reading.floor
+        watermark = reading.floor
         sample: tuple[int, int] | None = None
         sample_ahead: tuple[int, str] | None = None
         furthest = FOREVER
@@ -106,7 +106,7 @@ class _CompiledSource:
         for item in items:
             if isinstance(item, Watermark):
                 if event is not None and is_by_source(event):
-                    mark = max(mark, item.micros)
+                    watermark = max(watermark, item.micros)
                 continue
             if isinstance(item, SetAside):
                 counted["bad"] += item.records
@@ -132,34 +132,29 @@ class _CompiledSource:
                         continue
                     times = times_of(event, batch)
                     if event.delay is not None:
-                        mark = max(mark, int(times.max()) - event.delay)
+                        watermark = max(watermark, int(times.max()) - event.delay)
                     if self.punctuation is not None:
                         announced = [t for _, t in self.punctuation(batch) if t <= furthest]
-                        mark = max([mark, *announced])
-                    if int(times.min()) < reading.floor:
-                        mask = times < reading.floor
-                        sample = sample or (int(times[mask][0]), reading.floor)
-                        counted["late"] += int(mask.sum())
-                        floors = np.full(int(mask.sum()), reading.floor)
-                        told = late_records(
-                            event, batch.filter(pa.array(mask)), times[mask], floors
-                        )
+                        watermark = max([watermark, *announced])
+                    batch, late = on_time(event, batch, reading.floor)
+                    if late is not None:
+                        counted["late"] += late.num_rows
+                        sample = sample or first_late(event, late)
                         for pipe in late_pipes:
-                            yield from pipe.add(told)
-                        batch = batch.filter(pa.array(~mask))
+                            yield from pipe.add(late)
                 for pipe in pipes:
                     yield from pipe.add(batch)
         for pipe in (*pipes, *late_pipes):
             yield from pipe.finish()
-        said: dict[str, Any] = {"from": f"s{program.number}"}
+        message: dict[str, Any] = {"from": f"s{program.number}"}
         if reading.split is not None or reading.name:
-            said |= {"split": reading.name, "mark": mark}
+            message |= {"split": reading.name, "watermark": watermark}
         if reading.control is not None:
-            said |= reading.control
-        for target in program.marks_for:
-            yield from sender.to_all(target, said)
+            message |= reading.control
+        for target in program.watermarks_for:
+            yield from sender.to_all(target, message)
         samples = {"sample": sample, "sample_ahead": sample_ahead}
-        yield sender.report({**said, "source": program.number, **counted, **samples})
+        yield sender.report({**message, "source": program.number, **counted, **samples})
 
     def _items(self, reading: Reading) -> Iterator[Any]:
         if reading.split is None:
@@ -188,10 +183,10 @@ class FrameReader:
             context = TaskContext.get()
             batch = int(context.getLocalProperty("streaming.sql.batchId") or 0) if context else 0
             partition = context.partitionId() if context else 0
-            said = Control(self.folder).marks_before(batch).get(str(self.number))
-            marks = SourceMarks(**said) if said else SourceMarks()
+            saved = Control(self.folder).frontiers_before(batch).get(str(self.number))
+            frontier = SourceFrontier(**saved) if saved else SourceFrontier()
             control = {"live": ["all"], "idle": [], "ended": False}
-            floor = marks.floor("all", False)
+            floor = frontier.floor("all", False)
             reading = Reading("all", None, floor, time.time(), partition, control)
             names = program.schema.names
             items = (pa.RecordBatch.from_arrays(b.columns, names=names) for b in rows)

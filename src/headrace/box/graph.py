@@ -1,4 +1,4 @@
-"""A plan as a network of vertices and ingresses."""
+"""A plan as a graph of vertices and ingresses."""
 
 from __future__ import annotations
 
@@ -12,44 +12,29 @@ from sqlglot import exp
 
 from headrace.box.cascade import Cascade, Vertex
 from headrace.box.clock import Clock
+from headrace.box.host import Hosted, Stateless
 from headrace.box.ingress import Ingress, Pace
 from headrace.box.invariants import Checker
-from headrace.box.slides import Aggregate, SessionStep
-from headrace.box.transforms import (
-    BothSides,
-    BringTogether,
-    CustomStep,
-    FirstRecords,
-    SortAll,
-    Stateless,
-    TopRecords,
-    Within,
-)
 from headrace.errors import PlanError
-from headrace.kernels.aggregate import compile_partial
 from headrace.kernels.chain import compile_chain
+from headrace.operators import is_operator, operator_of
+from headrace.operators.operator import Input
 from headrace.plan.nodes import (
     Custom,
     EventTime,
     External,
     GroupBy,
-    Join,
-    JoinWithin,
-    KeyBy,
     Late,
-    Limit,
     MaxParallelism,
     Narrow,
     Node,
     Read,
     Shuffle,
-    Sort,
-    TopK,
     Union,
 )
 from headrace.plan.prune import columns_of
 from headrace.plan.time import clock_of, nodes_of, refuse_endless
-from headrace.windows import Session, Window
+from headrace.windows import Window
 
 
 @dataclass
@@ -69,7 +54,7 @@ class Feed:
 Port = Vertex | Feed
 
 
-class Network:
+class Graph:
     """Vertices in topological order, and the ingresses that feed them."""
 
     def __init__(self, workers: int, zone: str = "UTC") -> None:
@@ -80,7 +65,7 @@ class Network:
         self.readers: Counter[int] = Counter()
         self.clocks: list[tuple[Vertex, Node]] = []
         self.grains: list[Window] = []
-        self.fine = False
+        self.every_watermark = False
 
     # From plan nodes to vertices
 
@@ -91,7 +76,7 @@ class Network:
             port = self._stateless(port, steps, node)
         # A key's results reach a sink in the order of their windows.
         in_order = alone and _ends_in_windows(node)
-        vertex = Vertex(name, sink, most=1 if alone else 1 << 30, in_order=in_order)
+        vertex = Vertex(name, sink, max_running=1 if alone else 1 << 30, in_order=in_order)
         self._connect(port, vertex, None)
         self._register(vertex, node)
         return vertex
@@ -149,36 +134,14 @@ class Network:
             return self._register(vertex, node)
         if isinstance(node, Union):
             return self._union(node)
-        if isinstance(node, (Join, JoinWithin)):
-            return self._join(node)
-        (source,) = node.inputs
-        port, steps = self._above(source)
-        before = _schema(port)
-        if isinstance(node, GroupBy):
-            return self._group(node, port, steps)
-        chain = compile_chain(steps, before, None, self.zone)
-        most = 1 << 30
-        transform: Any
-        if isinstance(node, Custom):
-            transform = CustomStep(_custom(node), chain, node.schema, node.label)
-            self.fine = True
-        elif isinstance(node, Sort):
-            transform = SortAll(chain, node, self.zone)
-        elif isinstance(node, Limit):
-            transform = FirstRecords(chain, node.count)
-        elif isinstance(node, TopK):
-            transform = TopRecords(chain, node, self.zone)
-        elif isinstance(node, KeyBy):
-            transform = BringTogether(chain, node.keys, 2 * self.workers)
-        else:
-            assert isinstance(node, (Shuffle, MaxParallelism))
-            transform = Stateless(chain)
-            if isinstance(node, MaxParallelism):
-                most = node.count
-        vertex = Vertex(node.label, transform, most=most)
-        vertex.python = isinstance(node, Custom) or _runs_python(steps)
-        self._connect(port, vertex, chain.columns)
-        return self._register(vertex, node)
+        if is_operator(node):
+            return self._operator(node)
+        assert isinstance(node, (Shuffle, MaxParallelism))
+        port, steps = self._above(node.input)
+        vertex = self._stateless(port, steps, node)
+        if isinstance(node, MaxParallelism):
+            vertex.max_running = node.count
+        return vertex
 
     def _stateless(self, port: Port, steps: Sequence[Narrow], node: Node) -> Vertex:
         chain = compile_chain(steps, _schema(port), None, self.zone)
@@ -188,22 +151,30 @@ class Network:
         self._connect(port, vertex, chain.columns)
         return self._register(vertex, node)
 
-    def _group(self, node: GroupBy, port: Port, steps: list[Narrow]) -> Vertex:
-        before = _schema(port)
-        if isinstance(node.window, Session):
-            self.fine = True
-            plan = compile_partial(steps, before, node, self.zone)
-            transform: Any = SessionStep(plan, node, node.schema, self.workers)
-        else:
-            if isinstance(node.window, Window):
-                self.grains.append(node.window)
-            plan = compile_partial(steps, before, node, self.zone)
-            transform = Aggregate(plan, node, node.schema, self.workers, self.zone)
-        vertex = Vertex(node.label, transform)
-        users = any(aggregate.user is not None for _, aggregate in node.aggregates)
-        vertex.python = users or _runs_python(steps)
-        self._connect(port, vertex, plan.chain.columns)
-        return self._register(vertex, node)
+    def _operator(self, node: Node) -> Vertex:
+        above = [self._above(source) for source in node.inputs]
+        inputs = [Input(tuple(steps), _schema(port)) for port, steps in above]
+        operator = operator_of(node, inputs, self.zone)
+        self.every_watermark = self.every_watermark or operator.every_watermark
+        window = node.window if isinstance(node, GroupBy) else None
+        if isinstance(window, Window):
+            self.grains.append(window)
+        vertex = Vertex(node.label, Hosted(operator, self.workers), len(above))
+        vertex.python = _calls_functions(node) or any(_runs_python(steps) for _, steps in above)
+        for lane, ((port, _), chain) in enumerate(zip(above, operator.chains, strict=True)):
+            self._connect(port, vertex, chain.columns, lane)
+        if len(above) == 1:
+            return self._register(vertex, node)
+        self._register(vertex, None)
+        # The least of both sides' watermarks is found by the next vertex (StreamBox §5.3).
+        meet = Vertex(
+            f"{node.label}, both sides",
+            Stateless(compile_chain([], node.schema)),
+            len(above),
+            joint=True,
+        )
+        vertex.outputs.append((meet, 0))
+        return self._register(meet, node)
 
     def _union(self, node: Union) -> Vertex:
         parts = [self._above(part) for part in node.parts]
@@ -218,36 +189,13 @@ class Network:
             self._connect(port, vertex, names, lane)
         return self._register(vertex, node)
 
-    def _join(self, node: Join | JoinWithin) -> Vertex:
-        sides = [self._above(side) for side in (node.left, node.right)]
-        chains = tuple(
-            compile_chain(steps, _schema(port), None, self.zone) for port, steps in sides
-        )
-        transform: Any
-        if isinstance(node, JoinWithin):
-            self.fine = True
-            shards = 1 << (self.workers - 1).bit_length()
-            transform = Within(node, chains, shards)  # type: ignore[arg-type]
-        else:
-            transform = BothSides(node, chains, 2 * self.workers)  # type: ignore[arg-type]
-        vertex = Vertex(node.label, transform, 2)
-        vertex.python = any(_runs_python(steps) for _, steps in sides)
-        for lane, ((port, _), chain) in enumerate(zip(sides, chains, strict=True)):
-            self._connect(port, vertex, chain.columns, lane)
-        self._register(vertex, None)
-        # The least of both sides' watermarks is found by the next vertex (StreamBox §5.3).
-        meet = Vertex(
-            f"{node.label}, both sides", Stateless(compile_chain([], node.schema)), 2, joint=True
-        )
-        vertex.outputs.append((meet, 0))
-        return self._register(meet, node)
-
     def _connect(
         self, port: Port, vertex: Vertex, columns: Iterable[str] | None, lane: int = 0
     ) -> None:
         port.outputs.append((vertex, lane))
         if isinstance(port, Vertex) and isinstance(port.transform, Stateless):
-            vertex.most = min(vertex.most, port.most)  # a bound holds until records are exchanged
+            # A bound holds until records are exchanged.
+            vertex.max_running = min(vertex.max_running, port.max_running)
         if isinstance(port, Feed):
             if columns is None:
                 port.columns = None
@@ -291,7 +239,7 @@ class Network:
             wanted = None if columns is None else sorted(columns)
             ingress = Ingress(node, wanted, cascade, pace, clock, flush, self.zone)
             ingress.outputs, ingress.late_outputs = feed.outputs, feed.late
-            ingress.grains, ingress.fine = self.grains, self.fine
+            ingress.grains, ingress.every_watermark = self.grains, self.every_watermark
             made.append(ingress)
         return made
 
@@ -307,6 +255,13 @@ def _ends_in_windows(node: Node) -> bool:
             return False
         (node,) = node.inputs
     return True
+
+
+def _calls_functions(node: Node) -> bool:
+    """Whether an operator itself runs a person's functions."""
+    if isinstance(node, GroupBy):
+        return any(aggregate.user is not None for _, aggregate in node.aggregates)
+    return isinstance(node, Custom)
 
 
 def _runs_python(steps: Iterable[Narrow]) -> bool:
@@ -337,10 +292,3 @@ def _topological(vertices: list[Vertex]) -> list[Vertex]:
             if not waiting[id(target)]:
                 free.append(target)
     return ordered
-
-
-def _custom(node: Custom) -> Any:
-    try:
-        return node.make()
-    except Exception as error:
-        raise PlanError(f"{node.label}: {node.detail} failed: {error}") from error

@@ -1,0 +1,98 @@
+"""The box as a host of operators: what the vertices of the graph do with bundles and watermarks."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from headrace.box.bundle import Bundle
+from headrace.kernels.chain import Chain
+from headrace.operators.operator import Operator, Phases, Result, Shards
+from headrace.windows import BEGINNING, FOREVER
+
+
+class Out:
+    """Where a vertex puts what it makes of a bundle or a watermark."""
+
+    __slots__ = ("bundles", "epoch", "lane", "order", "watermark", "worker")
+
+    def __init__(self, epoch: int, order: tuple[int, ...], worker: int, lane: int = 0) -> None:
+        self.epoch, self.order, self.worker, self.lane = epoch, order, worker, lane
+        self.bundles: list[Bundle] = []
+        self.watermark: int | None = None
+        """What to tell those downstream, set before ``on_watermark``; None cancels it."""
+
+    def emit(self, batch: pa.RecordBatch, order: tuple[int, ...] | None = None) -> None:
+        """Send records on."""
+        if batch.num_rows:
+            place = (*self.order, len(self.bundles)) if order is None else order
+            self.bundles.append(Bundle(batch, place, self.epoch))
+
+
+class Stateless:
+    """A chain of narrow steps."""
+
+    nbytes = 0
+
+    def __init__(self, chain: Chain, lanes: int = 1) -> None:
+        self.chain, self.lanes = chain, lanes
+
+    def process(self, bundle: Bundle, out: Out) -> None:
+        if self.lanes > 1:
+            out.order = (out.lane, *bundle.order)
+        for batch in self.chain.bundles(selected(bundle.batch, self.chain)):
+            out.emit(batch)
+
+    def on_watermark(self, time: int, out: Out) -> None:
+        """A watermark passes through."""
+
+
+def selected(batch: pa.RecordBatch, chain: Chain) -> pa.RecordBatch:
+    """The columns a chain reads."""
+    if len(chain.columns) == batch.num_columns and tuple(batch.schema.names) == chain.columns:
+        return batch
+    return batch.select(list(chain.columns))
+
+
+class Hosted:
+    """An operator: evaluators fill its partials, watermark tasks run its states by shard."""
+
+    def __init__(self, operator: Operator, workers: int) -> None:
+        # Where records go to their shards one by one, more shards are more hand-overs.
+        shards = workers if operator.emits_early else 2 * workers
+        self.operator = operator
+        self.schema = operator.node.schema
+        self.shards = Shards(operator, 1 << (shards - 1).bit_length(), workers)
+        self.passed = BEGINNING
+
+    @property
+    def nbytes(self) -> int:
+        return self.shards.nbytes
+
+    def process(self, bundle: Bundle, out: Out) -> None:
+        chain = self.operator.chains[out.lane]
+        for i, batch in enumerate(chain.bundles(selected(bundle.batch, chain))):
+            if batch.num_rows:
+                order = (*bundle.order, i)
+                for _, result in self.shards.add(out.lane, batch, order, out.worker):
+                    out.emit(result)
+
+    def on_watermark(self, time: int, out: Out) -> Phases | None:
+        before = self.shards.watermarks[out.lane]
+        self.shards.watermarks[out.lane] = time
+        if not self.operator.advances(before, time):
+            out.watermark = None
+            return None
+        return self._advance(time, out)
+
+    def _advance(self, time: int, out: Out) -> Phases:
+        def emit(shard: int, result: Result) -> None:
+            number, batch = result
+            if not batch.schema.equals(self.schema):
+                batch = batch.cast(self.schema)
+            out.emit(batch, (number, shard))
+
+        yield from self.operator.advance(self.shards, out.lane, time, emit)
+        promised = min(state.promised(time) for state in self.shards.states)
+        if promised < time < FOREVER:
+            out.watermark = promised if promised > self.passed else None
+        self.passed = max(self.passed, promised)

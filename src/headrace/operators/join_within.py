@@ -1,0 +1,147 @@
+"""``join_within``: pairs of records with equal keys that are near in time (StreamBox §5.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import ClassVar
+
+import pyarrow as pa
+
+from headrace.kernels.chain import compile_chain
+from headrace.kernels.join import Bucket, TemporalJoin, sharded
+from headrace.kernels.window import event_times
+from headrace.operators.operator import (
+    Hosting,
+    Input,
+    Operator,
+    Part,
+    PassedOn,
+    Phases,
+    Result,
+    Shards,
+    State,
+)
+from headrace.operators.stores import Note, Order, Retained, Store
+from headrace.plan.nodes import JoinWithin
+from headrace.windows import BEGINNING
+
+
+class NearInTime(Operator):
+    """The temporal join: a record's pairs come with whichever of the two arrives last."""
+
+    emits_early: ClassVar[bool] = True
+    every_watermark: ClassVar[bool] = True
+    is_keyed = True
+
+    version: ClassVar[int] = 2
+
+    def __init__(self, node: JoinWithin, inputs: Sequence[Input], zone: str) -> None:
+        self.node = node
+        self.chains = tuple(compile_chain(i.steps, i.schema, None, zone) for i in inputs)
+        self.keys = (node.left_on, node.right_on)
+        self.clocks = (node.left_clock, node.right_clock)
+
+    def partial(self, lane: int, hosting: Hosting) -> PassedOn:
+        def split(batch: pa.RecordBatch, order: Order) -> Iterator[tuple[int, Part]]:
+            keys = self.keys[lane]
+            for shard, part in sharded(batch, keys, hosting.shards, drop_null=True):
+                yield shard, Part(0, part, order, lane)
+
+        return PassedOn(split)
+
+    def state(self, store: Store, note: Note) -> NearState:
+        return NearState(self, store, note)
+
+    def advances(self, before: int, now: int) -> bool:
+        return True
+
+    def advance(
+        self, shards: Shards, lane: int, watermark: int, emit: Callable[[int, Result], None]
+    ) -> Phases:
+        """Nothing comes of a watermark but that records are forgotten: one short task."""
+
+        def forget() -> None:
+            for shard in range(shards.count):
+                for result in shards.take(shard, ()):
+                    emit(shard, result)
+
+        return iter([[forget]])
+
+
+class NearState(State):
+    """The records of one shard of keys that may still find a partner, by slices of time.
+
+    Those of a slice are loaded when a record of the other side may match them, and stay.
+    """
+
+    def __init__(self, operator: NearInTime, store: Store, note: Note) -> None:
+        self.operator, self.note = operator, note
+        self.join = TemporalJoin(operator.node)
+        self.join.watermarks = list(note.get("watermarks", [BEGINNING, BEGINNING]))
+        chains = operator.chains
+        self.sides = [
+            Retained(store, note, i, c.schema, pa.concat_batches) for i, c in enumerate(chains)
+        ]
+        self.newest: list[dict[str, int]] = note.setdefault("newest", [{}, {}])
+        """The latest time of each side's slices."""
+
+    @property
+    def nbytes(self) -> int:
+        return self.join.nbytes
+
+    def take(self, parts: Iterable[Part], watermarks: Sequence[int]) -> Iterator[Result]:
+        arrived = [(part.lane, part.batch) for part in parts if part.batch.num_rows]
+        for lane, batch in arrived:
+            self._load(lane, batch)
+        for lane, batch in arrived:
+            pairs, kept = self.join.add(lane, batch)
+            for slice, rows in kept:
+                self._retain(lane, slice, rows)
+            for pair in pairs:
+                yield 0, pair
+        self._forget(watermarks)
+
+    def _load(self, lane: int, batch: pa.RecordBatch) -> None:
+        """Have in memory the slices of the other side that a bundle may match."""
+        other, join = 1 - lane, self.join
+        missing = [n for n in self.sides[other].slices if int(n) not in join.buckets[other]]
+        if not missing:
+            return
+        times = event_times(batch, self.operator.clocks[lane])
+        low, high = join.reach[lane]
+        first = join.span.pane_at(int(times.min()) - low)
+        last = join.span.pane_at(int(times.max()) + high)
+        for slice in (int(name) for name in missing if first <= int(name) <= last):
+            bucket = join.buckets[other].setdefault(slice, Bucket())
+            for _, stored in self.sides[other].load(slice):
+                words = join.sides[other].words(stored)
+                bucket.add(words, event_times(stored, self.operator.clocks[other]))
+            bucket.chunks = [b for _, b in self.sides[other].load(slice)]
+
+    def _retain(self, lane: int, slice: int, rows: pa.RecordBatch) -> None:
+        side, name = self.sides[lane], str(slice)
+        bucket = self.join.buckets[lane][slice]
+        if name in side.slices and not bucket.chunks:
+            del self.join.buckets[lane][slice]  # most of it is in the store alone
+            bucket_rows = None
+        else:
+            bucket_rows = bucket
+        times = event_times(rows, self.operator.clocks[lane])
+        self.newest[lane][name] = max(self.newest[lane].get(name, BEGINNING), int(times.max()))
+        side.append(slice, rows)
+        if bucket_rows is not None:
+            bucket_rows.chunks = [batch for _, batch in side.load(slice)]
+
+    def _forget(self, watermarks: Sequence[int]) -> None:
+        join = self.join
+        for side in (0, 1):
+            if watermarks[side] <= join.watermarks[side]:
+                continue
+            join.forget(side, watermarks[side])
+            other = 1 - side
+            oldest = watermarks[side] - join.reach[other][1]
+            for name, newest in list(self.newest[other].items()):
+                if newest < oldest:
+                    del self.newest[other][name]
+                    self.sides[other].drop(int(name))
+        self.note["watermarks"] = join.watermarks

@@ -1,0 +1,260 @@
+"""What an operator is: whatever remembers something from one bundle to the next.
+
+An operator has three parts, and knows no engine, thread, clock or disk:
+
+- a *partial* runs where records are read. It takes bundles in and gives *parts*: records, or
+  partial results of them, for one shard of the keys and one slice of time.
+- a *state*, one for each shard, takes those parts, and gives results as the watermark allows.
+  What it must remember it keeps as named bundles in a *store* that it is handed.
+- a *description* says what a checkpoint of it depends on.
+
+The engines *host* operators: they move parts to the shards, tell the watermarks, keep the store.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from headrace.kernels.chain import Chain
+from headrace.operators.stores import MemoryStore, Note, Order, Store
+from headrace.plan.nodes import Narrow
+from headrace.windows import BEGINNING, FOREVER
+
+Result = tuple[int, pa.RecordBatch]
+"""Some results, and a number (of a slice of time) by which they follow each other."""
+Task = Callable[[], None]
+Phases = Iterator[list[Task]]
+"""Lists of tasks; those of a list may run in parallel, one list after the other."""
+
+MANY = -(2**63)
+"""The slice of a part whose records are of many slices, each of which says its own."""
+
+
+@dataclass(slots=True)
+class Part:
+    """What a partial gives to one shard."""
+
+    slice: int
+    batch: pa.RecordBatch
+    order: Order = ()
+    lane: int = 0
+
+
+class Partial(Protocol):
+    """The part of an operator that runs where records are read; one for each of its inputs.
+
+    Several workers may call ``add`` at once, even while what is complete is being taken.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it holds."""
+
+    @property
+    def groups(self) -> int:
+        """About how many keys it holds."""
+
+    def add(self, batch: pa.RecordBatch, order: Order, worker: int) -> Iterable[tuple[int, Part]]:
+        """Take in a bundle; the parts that go to their shards at once."""
+
+    def seal(self, watermark: int | None) -> list[Task]:
+        """Set aside what is complete at a watermark, or (None) everything.
+
+        Its tasks are to run before ``sealed`` is asked.
+        """
+
+    def sealed(self, shard: int) -> Iterator[Part]:
+        """The parts of one shard of what was sealed last; asked for once for each shard."""
+
+    def release(self) -> None:
+        """All shards have been asked."""
+
+
+class State:
+    """The part of an operator that holds one shard of the keys; called by one thread at a time."""
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it holds beside its store."""
+        return 0
+
+    def take(self, parts: Iterable[Part], watermarks: Sequence[int]) -> Iterator[Result]:
+        """Take in parts, then go on to the watermarks of the inputs; the results there are."""
+        raise NotImplementedError
+
+    def promised(self, watermark: int) -> int:
+        """What those downstream may be promised once the inputs have reached a watermark."""
+        return watermark
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a checkpoint of an operator depends on."""
+
+    text: str
+    version: int
+    keeps: tuple[pa.Field, ...] = ()
+    functions: str = ""
+    """The functions whose results are kept, with what tells them apart from others."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of an operator: the narrow steps before it, and the columns they begin with."""
+
+    steps: tuple[Narrow, ...]
+    schema: pa.Schema
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """How a partial is run: for so many shards, by so many workers."""
+
+    shards: int
+    workers: int = 1
+    in_order: bool = True
+    """Whether bundles come in the order of the input."""
+    stable: bool = True
+    """Whether a key's shard must be the same in every process, and after a restart."""
+
+
+class Operator:
+    """A compiled operator, the same for all threads and shards."""
+
+    emits_early: ClassVar[bool] = False
+    """Whether results come as soon as records do, and not only at watermarks."""
+    every_watermark: ClassVar[bool] = False
+    """Whether any watermark may bring results, and not just those that end a window's pane."""
+    version: ClassVar[int] = 1
+    """Of the state: another where a new state can no longer read an old one."""
+
+    node: Any
+    """The step of the plan."""
+    is_keyed: bool
+    """Whether there are shards of keys; else all goes to the first."""
+    chains: tuple[Chain, ...]
+    """For each input, the steps that lead to it."""
+
+    def part_schema(self, lane: int, slice: int) -> pa.Schema:
+        """The columns of the parts of an input: its own, unless they are partial results."""
+        return self.chains[lane].schema
+
+    def partial(self, lane: int, hosting: Hosting) -> Partial:
+        """A fresh partial of one input."""
+        raise NotImplementedError
+
+    def state(self, store: Store, note: Note) -> State:
+        """The state of one shard, as the store and the note have it."""
+        raise NotImplementedError
+
+    def advances(self, before: int, now: int) -> bool:
+        """Whether there may be results when a watermark moves on: at the end, unless told."""
+        return now == FOREVER
+
+    def advance(
+        self, shards: Shards, lane: int, watermark: int, emit: Callable[[int, Result], None]
+    ) -> Phases:
+        """The work of a watermark on all shards of one process, as parallel tasks."""
+        return advance_shards(shards, lane, watermark, emit)
+
+    def describe(self) -> Description:
+        """What a checkpoint depends on."""
+        lanes = range(len(self.chains))
+        keeps = tuple(field for lane in lanes for field in self.part_schema(lane, 0))
+        return Description(f"{self.node.name} {self.node.detail}", self.version, keeps)
+
+
+class Shards:
+    """An operator's partials and states in one process, which threads share.
+
+    Parts that do not go on at once wait in an inbox for the next watermark, or until there are
+    many.
+    """
+
+    def __init__(self, operator: Operator, shards: int, workers: int) -> None:
+        self.operator = operator
+        self.count = shards if operator.is_keyed else 1
+        lanes = range(len(operator.chains))
+        hosting = Hosting(self.count, workers, in_order=False, stable=False)
+        self.partials = [operator.partial(i, hosting) for i in lanes]
+        self.stores = [MemoryStore() for _ in range(self.count)]
+        self.states = [operator.state(store, {}) for store in self.stores]
+        self.locks = [threading.Lock() for _ in range(self.count)]
+        self.inboxes: list[list[Part]] = [[] for _ in range(self.count)]
+        self.watermarks = [BEGINNING for _ in lanes]
+
+    @property
+    def nbytes(self) -> int:
+        waiting = sum(int(p.batch.nbytes) for inbox in self.inboxes for p in list(inbox))
+        parts: list[Any] = [*self.partials, *self.stores, *self.states]
+        return waiting + sum(int(part.nbytes) for part in parts)
+
+    def add(self, lane: int, batch: pa.RecordBatch, order: Order, worker: int) -> Iterator[Result]:
+        """Take in a bundle of one input; the results that come at once."""
+        parts = self.partials[lane].add(batch, order, worker)
+        early = self.operator.emits_early
+        for shard, part in parts:
+            part.lane = lane
+            with self.locks[shard]:
+                inbox = self.inboxes[shard]
+                inbox.append(part)
+                if early or len(inbox) >= _MANY_PARTS:
+                    self.inboxes[shard] = []
+                    yield from self.states[shard].take(inbox, self.watermarks)
+
+    def take(self, shard: int, parts: Iterable[Part]) -> Iterator[Result]:
+        """Have a shard go on to the watermarks, with what waits for it and some parts."""
+        with self.locks[shard]:
+            inbox, self.inboxes[shard] = self.inboxes[shard], []
+            yield from self.states[shard].take([*inbox, *parts], self.watermarks)
+
+
+_MANY_PARTS = 256
+
+
+def advance_shards(
+    shards: Shards, lane: int, watermark: int, emit: Callable[[int, Result], None]
+) -> Phases:
+    """What most operators do at a watermark: seal the partial, then let every shard go on."""
+    partial = shards.partials[lane]
+    sealing = partial.seal(watermark)
+    if sealing:
+        yield sealing
+
+    def task(shard: int) -> Task:
+        def run() -> None:
+            for result in shards.take(shard, partial.sealed(shard)):
+                emit(shard, result)
+
+        return run
+
+    yield [task(s) for s in range(shards.count)]
+    partial.release()
+
+
+class PassedOn:
+    """A partial that holds nothing: bundles become parts at once."""
+
+    nbytes = groups = 0
+
+    def __init__(
+        self, split: Callable[[pa.RecordBatch, Order], Iterable[tuple[int, Part]]]
+    ) -> None:
+        self.split = split
+
+    def add(self, batch: pa.RecordBatch, order: Order, worker: int) -> Iterable[tuple[int, Part]]:
+        return self.split(batch, order)
+
+    def seal(self, watermark: int | None) -> list[Task]:
+        return []
+
+    def sealed(self, shard: int) -> Iterator[Part]:
+        return iter(())
+
+    def release(self) -> None:
+        """Nothing is held."""

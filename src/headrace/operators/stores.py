@@ -1,0 +1,118 @@
+"""Stores: where the states of operators keep bundles, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+Order = tuple[int, ...]
+"""A place in the input, to compare with others."""
+Note = dict[str, Any]
+"""The small things that a state remembers beside its bundles, as JSON holds them."""
+
+
+class Store(Protocol):
+    """The bundles that a state keeps: each has a kind, a slice of time, and a number."""
+
+    def get(self, kind: int, slice: int, number: int, schema: pa.Schema) -> pa.RecordBatch: ...
+    def put(self, kind: int, slice: int, number: int, batch: pa.RecordBatch) -> None: ...
+    def remove(self, kind: int, slice: int, number: int) -> None: ...
+
+
+class MemoryStore:
+    """A store in memory."""
+
+    def __init__(self) -> None:
+        self.batches: dict[tuple[int, int, int], pa.RecordBatch] = {}
+        self.nbytes = 0
+
+    def get(self, kind: int, slice: int, number: int, schema: pa.Schema) -> pa.RecordBatch:
+        return self.batches[kind, slice, number]
+
+    def put(self, kind: int, slice: int, number: int, batch: pa.RecordBatch) -> None:
+        before = self.batches.get((kind, slice, number))
+        self.nbytes += batch.nbytes - (0 if before is None else before.nbytes)
+        self.batches[kind, slice, number] = batch
+
+    def remove(self, kind: int, slice: int, number: int) -> None:
+        self.nbytes -= self.batches.pop((kind, slice, number)).nbytes
+
+
+_LARGE = 64 << 20
+"""About the largest bundle that is kept as one: what a value of a state store can well hold."""
+
+
+class Retained:
+    """The bundles of one kind that a state retains, by slice of time, and the note that lists them.
+
+    With ``merge`` a bundle is put together with those before it of the same order that are not much
+    larger, so that there are few, and each record is written again only a few times.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        note: Note,
+        kind: int,
+        schema: pa.Schema,
+        merge: Callable[[list[pa.RecordBatch]], pa.RecordBatch] | None = None,
+    ) -> None:
+        self.store, self.kind, self.schema, self.merge = store, kind, schema, merge
+        self.slices: dict[str, list[list[Any]]] = note.setdefault(f"kept-{kind}", {})
+        """For each slice its bundles in order: number, rows, order."""
+
+    def numbers(self) -> list[int]:
+        """The slices that have something."""
+        return [int(name) for name in self.slices]
+
+    def __contains__(self, slice: int) -> bool:
+        return str(slice) in self.slices
+
+    def append(self, slice: int, batch: pa.RecordBatch, order: Order = ()) -> None:
+        """Keep a bundle."""
+        kept = self.slices.setdefault(str(slice), [])
+        pieces = -(-batch.nbytes // _LARGE)
+        if pieces > 1:
+            size = -(-batch.num_rows // pieces)
+            for start in range(0, batch.num_rows, size):
+                self._put(slice, kept, batch.slice(start, size), order)
+            return
+        small = [batch]
+        rows = batch.num_rows
+        while self.merge and kept and kept[-1][1] <= 2 * rows and tuple(kept[-1][2]) == order:
+            number, _, _ = kept[-1]
+            before = self.store.get(self.kind, slice, number, self.schema)
+            if before.nbytes + batch.nbytes > _LARGE:
+                break
+            kept.pop()
+            self.store.remove(self.kind, slice, number)
+            small.insert(0, before)
+            rows += before.num_rows
+        if self.merge and len(small) > 1:
+            batch = self.merge(small)
+        self._put(slice, kept, batch, order)
+
+    def _put(self, slice: int, kept: list[list[Any]], batch: pa.RecordBatch, order: Order) -> None:
+        number = kept[-1][0] + 1 if kept else 0
+        self.store.put(self.kind, slice, number, batch)
+        kept.append([number, batch.num_rows, list(order)])
+
+    def load(self, slice: int) -> list[tuple[Order, pa.RecordBatch]]:
+        """The bundles of a slice in the order in which they came."""
+        return [
+            (tuple(order), self.store.get(self.kind, slice, number, self.schema))
+            for number, _, order in self.slices.get(str(slice), ())
+        ]
+
+    def drop(self, slice: int) -> None:
+        """Forget a slice."""
+        for number, _, _ in self.slices.pop(str(slice), ()):
+            self.store.remove(self.kind, slice, number)
+
+    def pop(self, slice: int) -> list[tuple[Order, pa.RecordBatch]]:
+        """The bundles of a slice, which are then forgotten."""
+        bundles = self.load(slice)
+        self.drop(slice)
+        return bundles

@@ -1,0 +1,543 @@
+"""Keyed tables by slice of time: partial aggregates of what was read, that threads add to at once.
+
+One slice of time has one table, of one of three kinds: *words* are counted as they are cut;
+*numbers* of one or two fixed-width keys are kept beside their keys; *general* takes any key and
+any aggregate. All give the same partials, so that a state cannot tell them apart.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import ExpressionError
+from headrace.kernels.aggregate import (
+    Aggregation,
+    Merge,
+    Partial,
+    PartialPlan,
+    TokenCounts,
+    by_shard,
+    single_partials,
+)
+from headrace.kernels.cells import CellPlan, Cells, bucket
+from headrace.kernels.chain import blame
+from headrace.kernels.tokenise import Text, Tokeniser
+from headrace.kernels.window import rows_by_pane
+from headrace.operators.operator import Hosting, Task
+from headrace.operators.stores import Order
+from headrace.plan.nodes import GroupBy
+from headrace.windows import Window
+
+ROW = "__row"
+"""Where the order of the input matters across slices: a record's place in its bundle."""
+SMALL = 4096
+"""Below this many keys a slice is merged by one task."""
+MANY_WORDS = 1 << 16
+"""The same for words, whose tables are merged in place while they are few."""
+MANY_SLICES = 64
+"""Beyond this many a bundle's records are first cut by slice, not by slice and key at once."""
+EARLY_BYTES = 64 << 20
+"""The text of a slice that may wait for its own time."""
+FEW_ROWS, CAUGHT_UP = 256, 4
+"""Fewer rows than this do not wait; up to CAUGHT_UP waiting bundles are counted with each new."""
+
+Ordered = tuple[Order, pa.RecordBatch]
+
+
+class SliceTable(Protocol):
+    """The partial aggregates of one slice of time."""
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it holds."""
+
+    @property
+    def groups(self) -> int:
+        """About how many keys it has."""
+
+    def prepare(self, shards: int, whole: bool) -> list[Task]:
+        """What must be done, in parallel, before the shards can be asked for.
+
+        ``whole`` if they will be asked for results, else for partials.
+        """
+
+    def partials(self, shard: int, shards: int) -> list[Ordered]:
+        """The partials of one shard of the keys."""
+
+    def results(self, shard: int, shards: int) -> pa.RecordBatch | None:
+        """The results of one part of the keys, where nothing else has records of this slice.
+
+        Which keys are in which part is the table's own affair.
+        """
+
+    def recycle(self) -> None:
+        """It is not needed any more."""
+
+
+class SpareTables:
+    """Tables that closed slices leave, to be used again: their room is the right one by then."""
+
+    def __init__(self, make: Callable[[], Any], limit: int) -> None:
+        self.make, self.limit = make, limit
+        self.free: list[Any] = []
+
+    def take(self) -> Any:
+        try:
+            return self.free.pop()
+        except IndexError:
+            return self.make()
+
+    def give(self, table: Any) -> None:
+        # One that was hardly used is too large for what comes: a small one is cheaper to clear.
+        if len(self.free) < self.limit and 16 * table.used >= table.room:
+            table.reset()
+            self.free.append(table)
+
+
+class WordTables:
+    """Words counted as they are cut, a table for each worker.
+
+    Text of a slice that is not due yet waits as it is until its own time comes: counting it at
+    once would have the tables of several slices push each other out of the cache.
+    """
+
+    def __init__(self, spare: SpareTables, hosting: Hosting) -> None:
+        self.spare, self.hosting = spare, hosting
+        self.own: dict[int, TokenCounts] = {}
+        self.parts: dict[int, pa.RecordBatch] | None = None
+        self.early: deque[tuple[Text, Tokeniser]] = deque()
+        self.early_bytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in list(self.own.values())) + self.early_bytes
+
+    @property
+    def groups(self) -> int:
+        return max((t.groups for t in self.own.values()), default=0)
+
+    def wait(self, text: Text, tokeniser: Tokeniser) -> None:
+        """Keep some text until the slice's own time."""
+        self.early.append((text, tokeniser))
+        self.early_bytes += text.nbytes
+
+    def catch_up(self, worker: int, limit: int) -> None:
+        """Count some of the text that waits."""
+        for _ in range(limit):
+            try:
+                text, tokeniser = self.early.popleft()
+            except IndexError:
+                return
+            self.early_bytes -= text.nbytes
+            self.table(worker).add_text(text, tokeniser)
+
+    def table(self, worker: int) -> TokenCounts:
+        known = self.own.get(worker)
+        return known if known is not None else self.own.setdefault(worker, self.spare.take())
+
+    def prepare(self, shards: int, whole: bool) -> list[Task]:
+        """Count what still waits, by all workers."""
+        if not whole and self.hosting.stable:
+            return [partial(self._split, shards)]
+        tasks = min(self.hosting.workers, len(self.early))
+        return [partial(self.catch_up, worker, 1 << 30) for worker in range(tasks)]
+
+    def _split(self, shards: int) -> None:
+        self.catch_up(0, 1 << 30)
+        batch = self.results(0, 1)
+        self.parts = {} if batch is None else dict(by_shard(batch, batch.columns[:1], shards))
+
+    def results(self, shard: int, shards: int) -> pa.RecordBatch | None:
+        tables = sorted(self.own.values(), key=lambda t: -t.groups)
+        if shards == 1:  # the others into the largest, which is not needed any more
+            for table in tables[1:]:
+                tables[0].merge(table, 0, 0)
+            return _nonempty(tables[0].bundle())
+        merged: TokenCounts = self.spare.take()
+        for table in tables:
+            merged.merge(table, shard, (shards - 1).bit_length())
+        batch = merged.bundle()
+        self.spare.give(merged)
+        return _nonempty(batch)
+
+    def partials(self, shard: int, shards: int) -> list[Ordered]:
+        stable = self.parts is not None
+        batch = self.parts.pop(shard, None) if self.parts is not None else None
+        # Else shards may be parts of the hashes, which are those of this process alone.
+        batch = batch if stable else self.results(shard, shards)
+        return [] if batch is None else [((), batch)]
+
+    def recycle(self) -> None:
+        for table in self.own.values():
+            self.spare.give(table)
+
+
+class GeneralTables:
+    """Any key and any aggregate, a table for each worker."""
+
+    def __init__(self, aggregation: Aggregation) -> None:
+        self.aggregation = aggregation
+        self.own: dict[int, Partial] = {}
+        self.parts: dict[int, list[pa.RecordBatch]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(p.nbytes for p in list(self.own.values()))
+
+    @property
+    def groups(self) -> int:
+        return sum(p.groups for p in self.own.values())
+
+    def add(self, batch: pa.RecordBatch, order: Order, worker: int) -> None:
+        table = self.own.get(worker)
+        if table is None:
+            table = self.own.setdefault(worker, Partial(self.aggregation))
+        table.add(batch)
+
+    def prepare(self, shards: int, whole: bool) -> list[Task]:
+        return [partial(self._split, table, shards) for table in self.own.values()]
+
+    def _split(self, table: Partial, shards: int) -> None:
+        self.split(table.bundle(), shards)
+
+    def split(self, batch: pa.RecordBatch, shards: int) -> None:
+        """Put partials to those of their shards."""
+        for shard, part in by_shard(batch, batch.columns[: len(self.aggregation.keys)], shards):
+            self.parts.setdefault(shard, []).append(part)
+
+    def merged(self, shard: int) -> Merge | None:
+        parts = self.parts.pop(shard, [])
+        if not parts:
+            return None
+        merge = Merge(self.aggregation)
+        for part in parts:
+            merge.add(part)
+        return merge
+
+    def partials(self, shard: int, shards: int) -> list[Ordered]:
+        if len(self.parts.get(shard, ())) == 1:
+            return [((), self.parts.pop(shard)[0])]
+        merge = self.merged(shard)
+        return [] if merge is None else [((), merge.bundle())]
+
+    def results(self, shard: int, shards: int) -> pa.RecordBatch | None:
+        merge = self.merged(shard)
+        return None if merge is None else merge.finish()
+
+    def recycle(self) -> None:
+        """Nothing is used again."""
+
+
+class OrderedTables:
+    """Partials of each bundle by themselves, for aggregates that follow the order of the input."""
+
+    def __init__(self, aggregation: Aggregation, per_record: bool) -> None:
+        self.aggregation, self.per_record = aggregation, per_record
+        self.bundles: list[Ordered] = []
+        self.parts: dict[int, list[Ordered]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(b.nbytes for _, b in list(self.bundles))
+
+    @property
+    def groups(self) -> int:
+        return sum(b.num_rows for _, b in self.bundles)
+
+    def add(self, batch: pa.RecordBatch, order: Order, worker: int) -> None:
+        own = Partial(self.aggregation)
+        own.add(batch)
+        partials = own.bundle()
+        if self.per_record:
+            partials = numbered(partials, np.zeros(partials.num_rows, np.int64))
+        self.bundles.append((order, partials))
+
+    def add_records(self, partials: pa.RecordBatch, order: Order) -> None:
+        """Take in a partial for each record, some of whose bundle are in other slices."""
+        self.bundles.append((order, partials))
+
+    def prepare(self, shards: int, whole: bool) -> list[Task]:
+        def split() -> None:
+            self.bundles.sort(key=lambda item: item[0])
+            for order, batch in self.bundles:
+                keys = batch.columns[: len(self.aggregation.keys)]
+                for shard, part in by_shard(batch, keys, shards):
+                    self.parts.setdefault(shard, []).append((order, part))
+            self.bundles = []
+
+        return [split]
+
+    def partials(self, shard: int, shards: int) -> list[Ordered]:
+        return self.parts.pop(shard, [])
+
+    def results(self, shard: int, shards: int) -> pa.RecordBatch | None:
+        parts = self.parts.pop(shard, [])
+        if not parts:
+            return None
+        merge = Merge(self.aggregation)
+        for _, part in parts:
+            merge.add(part)
+        return merge.finish()
+
+    def recycle(self) -> None:
+        """Nothing is used again."""
+
+
+class NumberTables:
+    """Numbers beside their keys, in one table for each part of the keys' hashes."""
+
+    def __init__(self, plan: CellPlan, parts: int, spare: SpareTables) -> None:
+        self.plan, self.spare = plan, spare
+        self.tables: list[Cells | None] = [None] * parts
+        self.locks = [threading.Lock() for _ in range(parts)]
+        self.rest: GeneralTables | None = None
+
+    @property
+    def used(self) -> list[Cells]:
+        """The tables that have been needed."""
+        return [t for t in self.tables if t is not None]
+
+    def table(self, part: int) -> Cells:
+        """The table of a part, whose lock is held."""
+        table = self.tables[part]
+        if table is None:
+            table = self.tables[part] = self.spare.take()
+        return table
+
+    @property
+    def nbytes(self) -> int:
+        rest = 0 if self.rest is None else self.rest.nbytes
+        return rest + sum(c.nbytes for c in self.used)
+
+    @property
+    def groups(self) -> int:
+        return sum(c.size for c in self.used)
+
+    def general(self) -> GeneralTables:
+        """Where rows with nulls go."""
+        if self.rest is None:
+            with self.locks[0]:
+                if self.rest is None:
+                    self.rest = GeneralTables(self.plan.aggregation)
+        return self.rest
+
+    def prepare(self, shards: int, whole: bool) -> list[Task]:
+        if whole:
+            return [] if self.rest is None else self.rest.prepare(1, whole)
+        rest = self.general()
+        moves = [partial(self._move, cells, shards) for cells in self.used]
+        return [*rest.prepare(shards, whole), *moves]
+
+    def _move(self, cells: Cells, shards: int) -> None:
+        batch = self._batch(cells, finished=False)
+        if batch is not None:
+            self.general().split(batch, shards)
+
+    def _batch(self, cells: Cells, finished: bool) -> pa.RecordBatch | None:
+        if not cells.size:
+            return None
+        aggregation = self.plan.aggregation
+        schema = aggregation.result_schema if finished else aggregation.partial_schema
+        return pa.RecordBatch.from_arrays(cells.columns(finished), schema=schema)
+
+    def partials(self, shard: int, shards: int) -> list[Ordered]:
+        return self.general().partials(shard, shards)
+
+    def results(self, shard: int, shards: int) -> pa.RecordBatch | None:
+        if self.rest is not None:
+            return None if shard else self._whole()
+        own = self.tables if shards == 1 else [self.tables[shard]]
+        batches = (self._batch(c, finished=True) for c in own if c is not None)
+        present = [b for b in batches if b is not None]
+        if not present:
+            return None
+        return present[0] if len(present) == 1 else pa.concat_batches(present)
+
+    def _whole(self) -> pa.RecordBatch:
+        """Everything, where some rows went the general way."""
+        assert self.rest is not None
+        merge = Merge(self.plan.aggregation)
+        for _, batch in self.rest.partials(0, 1):
+            merge.add(batch)
+        for cells in self.used:
+            batch = self._batch(cells, finished=False)
+            if batch is not None:
+                merge.add(batch)
+        return merge.finish()
+
+    def recycle(self) -> None:
+        for table in self.used:
+            self.spare.give(table)
+
+
+def _nonempty(batch: pa.RecordBatch) -> pa.RecordBatch | None:
+    return batch if batch.num_rows else None
+
+
+def numbered(partials: pa.RecordBatch, rows: Any) -> pa.RecordBatch:
+    """Partials with the places of their records beside them."""
+    return partials.append_column(pa.field(ROW, pa.int64()), pa.array(rows, pa.int64()))
+
+
+class SlicedTables:
+    """A table for each slice of time that bundles have touched; the only place that chooses one."""
+
+    def __init__(self, plan: PartialPlan, node: GroupBy, hosting: Hosting) -> None:
+        self.plan, self.node, self.aggregation = plan, node, plan.aggregation
+        self.hosting, self.in_order = hosting, hosting.in_order
+        window = node.window if isinstance(node.window, Window) else None
+        self.per_record = node.is_ordered and window is not None and window.panes > 1
+        self.numbers = None
+        if plan.split is None and not node.is_ordered:
+            self.numbers = CellPlan.of(plan.aggregation)
+        self.parts = 1 if hosting.workers == 1 else 1 << (hosting.shards - 1).bit_length()
+        """Of the hashes, each of which has a lock and a table where tables are shared."""
+        self.bits = (self.parts - 1).bit_length()
+        self.spare = SpareTables(self._new_table, 2 * self.parts + 2 * hosting.workers)
+        self.slices: dict[int, Any] = {}
+        self.lock = threading.Lock()
+        self.rows = 0
+
+    def _new_table(self) -> Any:
+        return Cells(self.numbers) if self.numbers is not None else self.plan.start()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(s.nbytes for s in list(self.slices.values()))
+
+    @property
+    def groups(self) -> int:
+        return sum(s.groups for s in list(self.slices.values()))
+
+    def table(self, number: int) -> Any:
+        """The table of a slice, made if there is none."""
+        known = self.slices.get(number)
+        if known is not None:
+            return known
+        with self.lock:
+            if number not in self.slices:
+                self.slices[number] = self._new_slice()
+            return self.slices[number]
+
+    def _new_slice(self) -> SliceTable:
+        if self.plan.split is not None:
+            return WordTables(self.spare, self.hosting)
+        if self.numbers is not None:
+            return NumberTables(self.numbers, self.parts, self.spare)
+        if self.node.is_ordered and (self.per_record or not self.in_order):
+            return OrderedTables(self.aggregation, self.per_record)
+        return GeneralTables(self.aggregation)
+
+    def take(self, before: int) -> list[tuple[int, Any]]:
+        """The slices below a number, in order, which it no longer has then."""
+        with self.lock:
+            numbers = sorted(n for n in self.slices if n < before)
+            return [(n, self.slices.pop(n)) for n in numbers]
+
+    # Records in
+
+    def add(
+        self, batch: pa.RecordBatch, ids: Any, low: int, high: int, order: Order, worker: int
+    ) -> None:
+        """Take in a bundle whose records are of the slices ``ids``, from ``low`` to ``high``."""
+        if self.plan.split is not None:
+            self._count_words(batch, ids, low, high, worker)
+        elif self.numbers is not None and high - low > MANY_SLICES:
+            for number, rows in rows_by_pane(ids, low, high):
+                part = batch.take(pa.array(rows))
+                self._add_numbers(part, _NO_IDS, number, number, order, worker)
+        elif self.numbers is not None:
+            self._add_numbers(batch, ids, low, high, order, worker)
+        elif self.per_record and (self.in_order or low != high):
+            self._add_records(batch, ids, low, high, order)
+        else:
+            for number, rows in _rows_of(ids, low, high):
+                part = batch if rows is None else batch.take(pa.array(rows))
+                self.table(number).add(part, order, worker)
+
+    def _add_records(
+        self, batch: pa.RecordBatch, ids: Any, low: int, high: int, order: Order
+    ) -> None:
+        first = self.rows if self.in_order else 0
+        self.rows += batch.num_rows if self.in_order else 0
+        places = np.arange(first, first + batch.num_rows)
+        partials = numbered(single_partials(self.aggregation, batch), places)
+        for number, rows in _rows_of(ids, low, high):
+            part = partials if rows is None else partials.take(pa.array(rows))
+            self.table(number).add_records(part, () if self.in_order else order)
+
+    def _count_words(
+        self, batch: pa.RecordBatch, ids: Any, low: int, high: int, worker: int
+    ) -> None:
+        if low == high:
+            table = self.table(low)
+            table.table(worker).add(batch)
+            table.catch_up(worker, CAUGHT_UP)
+            return
+        assert self.plan.split is not None
+        array, tokeniser = self.plan.split.input(batch)
+        text = Text.of(array)
+        for number, rows in rows_by_pane(ids, low, high):
+            table = self.table(number)
+            now = number == low or rows.size < FEW_ROWS or text.valid.size > 0 or self.in_order
+            if now or table.early_bytes > EARLY_BYTES:
+                table.table(worker).add_text(text, tokeniser, rows)
+                table.catch_up(worker, CAUGHT_UP)
+            else:
+                table.wait(text.some(rows), tokeniser)
+
+    def _add_numbers(
+        self, batch: pa.RecordBatch, ids: Any, low: int, high: int, order: Order, worker: int
+    ) -> None:
+        assert self.numbers is not None
+        try:
+            keys, inputs = self.aggregation.evaluate(batch)
+        except (ExpressionError, pa.ArrowException) as error:
+            raise blame(self.node.label, self.aggregation.evaluate, batch, error) from error
+        rows = self.numbers.rows(keys, inputs)
+        if rows is None:  # nulls among them
+            for number, mine in _rows_of(ids, low, high):
+                part = batch if mine is None else batch.take(pa.array(mine))
+                self.table(number).general().add(part, order, worker)
+            return
+        places, starts = bucket(rows, ids, low, high, self.bits)
+        edges = starts.tolist()
+        for number in range(low, high + 1):
+            first = (number - low) << self.bits
+            if edges[first] == edges[first + self.parts]:
+                continue
+            table = self.table(number)
+            for part in _rotated(self.parts, worker * 2):
+                start, end = edges[first + part], edges[first + part + 1]
+                if end > start:
+                    with table.locks[part]:
+                        table.table(part).add(places, start, end, rows)
+
+
+_NO_IDS = np.zeros(0, np.int64)
+
+
+def _rows_of(ids: Any, low: int, high: int) -> Iterator[tuple[int, Any]]:
+    """Each slice and its rows; no rows where all are in one."""
+    if low == high:
+        yield low, None
+    else:
+        yield from rows_by_pane(ids, low, high)
+
+
+def _rotated(count: int, by: int) -> list[int]:
+    """Numbers from another one on for each worker, so that they seldom meet at a lock."""
+    cut = by % count
+    return [*range(cut, count), *range(cut)]
+
+
+def is_small(table: SliceTable) -> bool:
+    """Whether one task should merge a slice."""
+    return table.groups <= (MANY_WORDS if isinstance(table, WordTables) else SMALL)

@@ -1,0 +1,421 @@
+"""Tumbling and sliding windows: aggregates of each key by slices of event time.
+
+Time is cut into *panes* at the edges of windows: a tumbling window is one pane, a sliding one is
+several. State is kept by pane (StreamBox calls it a slide, §7.2), and a window's results are put
+together from its panes when the watermark passes its end. Where many windows have few records
+each, a table for each pane would cost more than the records: then the pane is one more key.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.expressions import col
+from headrace.kernels.aggregate import (
+    Aggregation,
+    Merge,
+    PartialPlan,
+    by_shard,
+    compile_aggregation,
+    compile_partial,
+)
+from headrace.kernels.aggregate import Partial as Table
+from headrace.kernels.expressions.kernel import numbers
+from headrace.kernels.sliding import slid, sliding_state
+from headrace.kernels.window import (
+    backwards,
+    ending_with,
+    event_times,
+    pane_ids,
+    rows_by_pane,
+    windowed,
+)
+from headrace.operators.group import Merging, closing, describe_group
+from headrace.operators.operator import (
+    MANY,
+    Description,
+    Hosting,
+    Input,
+    Operator,
+    Part,
+    Phases,
+    Result,
+    Shards,
+    State,
+    Task,
+    advance_shards,
+)
+from headrace.operators.stores import Note, Order, Retained, Store
+from headrace.operators.tables import MANY_SLICES, ROW, SlicedTables
+from headrace.plan.nodes import GroupBy
+from headrace.windows import BEGINNING, FOREVER, Window
+
+PANE = "__pane"
+_FEW_RECORDS = 128
+"""A pane of a bundle with fewer records than this costs more than its records."""
+_MOST_PANES = 32
+"""A sparse record is merged once for each window it is in; beyond this it is not worth it."""
+
+
+class Windows(Operator):
+    """Tumbling and sliding windows."""
+
+    version: ClassVar[int] = 2
+
+    def __init__(self, node: GroupBy, inputs: Sequence[Input], zone: str) -> None:
+        assert isinstance(node.window, Window)
+        self.node, self.window = node, node.window
+        self.plan: PartialPlan = compile_partial(inputs[0].steps, inputs[0].schema, node, zone)
+        self.aggregation = self.plan.aggregation
+        self.chains = (self.plan.chain,)
+        self.is_keyed = bool(node.keys)
+        self.per_record = node.is_ordered and self.window.panes > 1
+        self.dense_schema = self.aggregation.partial_schema
+        if self.per_record:
+            self.dense_schema = self.dense_schema.append(pa.field(ROW, pa.int64()))
+        self.by_pane: Aggregation | None = None
+        """The aggregation with the pane as one more key, for panes of few records."""
+        if self.plan.split is None and not node.is_ordered and self.window.panes <= _MOST_PANES:
+            keys = (*node.keys, (PANE, col(PANE).tree))
+            schema = self.plan.chain.schema.append(pa.field(PANE, pa.int64()))
+            keyed = replace(node, keys=keys, window=None, clock=None)
+            self.by_pane = compile_aggregation(keyed, schema, zone)
+
+    def part_schema(self, lane: int, slice: int) -> pa.Schema:
+        if slice != MANY:
+            return self.dense_schema
+        assert self.by_pane is not None
+        return self.by_pane.partial_schema
+
+    def partial(self, lane: int, hosting: Hosting) -> WindowPartial:
+        return WindowPartial(self, hosting)
+
+    def state(self, store: Store, note: Note) -> WindowState:
+        return WindowState(self, store, note)
+
+    def advances(self, before: int, now: int) -> bool:
+        return now == FOREVER or self.window.pane_at(now) > self.window.pane_at(before)
+
+    def advance(
+        self, shards: Shards, lane: int, watermark: int, emit: Callable[[int, Result], None]
+    ) -> Phases:
+        part: WindowPartial = shards.partials[0]  # type: ignore[assignment]
+        states: list[WindowState] = shards.states  # type: ignore[assignment]
+        complete = self.window.pane_at(watermark)
+        alone = self.window.panes == 1 and part.least >= complete
+        if not alone or any(state.holds(complete) for state in states):
+            return advance_shards(shards, lane, watermark, emit)
+        # All that tumbling windows need is in their tables, which give the results themselves.
+        part.closed = watermark
+        for state in states:
+            state.note["watermark"] = watermark
+        return closing(
+            part.tables.take(complete),
+            shards.count,
+            lambda shard, result: emit(shard, (result[0], self.finished(*result))),
+        )
+
+    def finished(self, pane: int, results: pa.RecordBatch) -> pa.RecordBatch:
+        """Results of the window that ends with a pane."""
+        return ending_with(results, len(self.node.keys), pane, self.window, self.node.schema)
+
+    def describe(self) -> Description:
+        return describe_group(self)
+
+
+class WindowPartial:
+    """Bundles in; a table for each pane they touch, and one for all panes of few records."""
+
+    def __init__(self, operator: Windows, hosting: Hosting) -> None:
+        self.operator, self.hosting = operator, hosting
+        self.tables = SlicedTables(operator.plan, operator.node, hosting)
+        self.closed = BEGINNING
+        self.lock = threading.Lock()
+        self.sparse: dict[int, tuple[threading.Lock, Table]] = {}
+        self.least = FOREVER
+        """The first pane of those with few records."""
+        self.taken: list[tuple[int, Any]] = []
+        self.parts: dict[int, list[pa.RecordBatch]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return self.tables.nbytes + sum(t.nbytes for _, t in list(self.sparse.values()))
+
+    @property
+    def groups(self) -> int:
+        return self.tables.groups + sum(t.groups for _, t in list(self.sparse.values()))
+
+    def add(self, batch: pa.RecordBatch, order: Order, worker: int) -> Iterable[tuple[int, Part]]:
+        operator = self.operator
+        assert operator.node.clock is not None
+        ids, low, high = pane_ids(event_times(batch, operator.node.clock), operator.window)
+        if low < operator.window.pane_at(self.closed):
+            raise backwards(operator.node.label, self.closed)
+        if operator.by_pane is not None and _is_sparse(ids, low, high):
+            self._add_sparse(operator.by_pane, batch, ids, low, worker)
+        else:
+            self.tables.add(batch, ids, low, high, order, worker)
+        return ()
+
+    def _add_sparse(
+        self, by_pane: Aggregation, batch: pa.RecordBatch, ids: Any, low: int, worker: int
+    ) -> None:
+        with self.lock:
+            if worker not in self.sparse:
+                self.sparse[worker] = (threading.Lock(), Table(by_pane))
+            lock, table = self.sparse[worker]
+        with lock:
+            table.add(batch.append_column(pa.field(PANE, pa.int64()), pa.array(ids)))
+        with self.lock:  # afterwards: whoever takes the table in between must not forget it
+            self.least = min(self.least, low)
+
+    def seal(self, watermark: int | None) -> list[Task]:
+        if watermark is not None:
+            self.closed = watermark
+        before = self.operator.window.pane_at(FOREVER if watermark is None else watermark)
+        self.taken, self.parts = self.tables.take(before), {}
+        shards = self.hosting.shards
+        tasks = [task for _, table in self.taken for task in table.prepare(shards, whole=False)]
+        if self.least < before:
+            with self.lock:
+                self.least = FOREVER
+            tasks += [partial(self._split, *each) for each in self.sparse.values()]
+        return tasks
+
+    def _split(self, lock: threading.Lock, table: Table) -> None:
+        with lock:
+            batch = table.bundle()
+            table.reset()
+        keys = len(self.operator.node.keys)
+        for shard, part in by_shard(batch, batch.columns[:keys], self.hosting.shards):
+            self.parts.setdefault(shard, []).append(part)
+
+    def sealed(self, shard: int) -> Iterator[Part]:
+        for number, table in self.taken:
+            for order, batch in table.partials(shard, self.hosting.shards):
+                yield Part(number, batch, order)
+        for batch in self.parts.pop(shard, ()):
+            yield Part(MANY, batch)
+
+    def release(self) -> None:
+        for _, table in self.taken:
+            table.recycle()
+        self.taken = []
+
+
+def _is_sparse(ids: Any, low: int, high: int) -> bool:
+    """Whether a bundle has few records in each of many panes."""
+    if high - low <= MANY_SLICES:
+        return False
+    return bool(int(np.unique(ids).size) * _FEW_RECORDS > ids.size)
+
+
+class WindowState(State):
+    """The open windows of one shard of keys."""
+
+    def __init__(self, operator: Windows, store: Store, note: Note) -> None:
+        self.operator, self.window, self.note = operator, operator.window, note
+        merge = None if operator.node.is_ordered else self._merged
+        self.panes = Retained(store, note, 0, operator.dense_schema, merge)
+        self.sparse: Retained | None = None
+        if operator.by_pane is not None:
+            schema = operator.by_pane.partial_schema
+            self.sparse = Retained(store, note, 1, schema, pa.concat_batches)
+        self.sliding: Any = None
+        """What keeps the panes of the open windows together; made again from the panes."""
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self.sliding is None else int(self.sliding.nbytes)
+
+    def holds(self, complete: int) -> bool:
+        """Whether something is retained of the panes before one."""
+        if self.sparse is not None and 0 in self.sparse:
+            return True
+        return any(number < complete for number in self.panes.numbers())
+
+    def take(self, parts: Iterable[Part], watermarks: Sequence[int]) -> Iterator[Result]:
+        before: int = self.note.get("watermark", BEGINNING)
+        now = max(before, watermarks[0])
+        closed, complete = self.window.pane_at(before), self.window.pane_at(now)
+        new: dict[int, Merging] = {}
+        rows: list[pa.RecordBatch] = []
+        for part in parts:
+            least = part.slice
+            if part.slice == MANY:
+                rows.append(part.batch)
+                least = int(self._panes_of(part.batch).min())
+            else:
+                merging = new.get(part.slice)
+                if merging is None:
+                    merging = new[part.slice] = self._merging()
+                merging.add(part.order, part.batch)
+            if least < closed:
+                raise backwards(self.operator.node.label, before)
+        self.note["watermark"] = now
+        if complete > closed:
+            if rows or (self.sparse is not None and 0 in self.sparse):
+                yield from self._sparsely(new, rows, complete)
+                return
+            if self.window.panes == 1:
+                yield from self._tumbled(new, complete)
+        for number, merging in new.items():
+            self._append(number, merging)
+        for batch in rows:
+            assert self.sparse is not None
+            self.sparse.append(0, batch)
+        if self.window.panes > 1 and complete > closed:
+            yield from self._slid(complete)
+
+    def _merging(self) -> Merging:
+        return Merging(self.operator.aggregation, self.operator.node.is_ordered)
+
+    def _merged(self, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        merge = Merge(self.operator.aggregation)
+        for batch in batches:
+            merge.add(batch)
+        return merge.bundle()
+
+    def _append(self, number: int, merging: Merging) -> None:
+        if not self.operator.node.is_ordered:
+            self.panes.append(number, merging.partials())
+            return
+        for order, batch in merging.waiting:
+            self.panes.append(number, batch, order)
+
+    def _tumbled(self, new: dict[int, Merging], complete: int) -> Iterator[Result]:
+        due = {n for n in (*self.panes.numbers(), *new) if n < complete}
+        for number in sorted(due):
+            merging = new.pop(number, None) or self._merging()
+            for order, batch in self.panes.pop(number):
+                merging.add(order, batch)
+            yield number, self.operator.finished(number, merging.results())
+
+    # Sliding windows
+
+    def _slid(self, complete: int) -> Iterator[Result]:
+        """Panes enter the windows one by one."""
+        entered: int | None = self.note.get("entered")
+        count = self.window.panes
+        ready = sorted(n for n in self.panes.numbers() if n < complete)
+        first = complete if entered is None else entered
+        if self.sliding is None:  # those that had entered before do so once more
+            self.sliding = sliding_state(self.operator.aggregation, self.operator.per_record)
+            first = ready[0] if entered is None and ready else first - count
+        if ready:
+            entering: dict[int, Callable[[], Any]] = {
+                n: partial(self._entering, n) for n in ready if n >= first
+            }
+            for number, results in slid(self.sliding, self.window, entering, first, complete):
+                if entered is None or number >= entered:
+                    yield number, self.operator.finished(number, results)
+            self._forget(complete - count)
+        self.note["entered"] = complete
+
+    def _forget(self, upto: int) -> None:
+        for number in self.panes.numbers():
+            if number <= upto:
+                self.panes.drop(number)
+
+    def _entering(self, number: int) -> Any:
+        parts = self.panes.load(number)
+        if not self.operator.per_record:
+            merging = self._merging()
+            for order, batch in parts:
+                merging.add(order, batch)
+            return merging.partials()
+        column = self.operator.dense_schema.get_field_index(ROW)
+        return [
+            (order, numbers(b.column(column), np.int64), b.drop_columns([ROW]))
+            for order, b in parts
+        ]
+
+    # Panes of few records
+
+    def _panes_of(self, batch: pa.RecordBatch) -> Any:
+        return numbers(batch.column(len(self.operator.node.keys)), np.int64)
+
+    def _with_pane(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Partials of a pane with the pane as one more key."""
+        assert self.operator.by_pane is not None
+        keys = len(self.operator.node.keys)
+        panes = pa.array(np.full(batch.num_rows, number))
+        columns = [*batch.columns[:keys], panes, *batch.columns[keys:]]
+        return pa.RecordBatch.from_arrays(columns, schema=self.operator.by_pane.partial_schema)
+
+    def _sparsely(
+        self, new: dict[int, Merging], rows: list[pa.RecordBatch], complete: int
+    ) -> Iterator[Result]:
+        """Close windows with the pane as one more key, all of them together."""
+        operator, window = self.operator, self.window
+        assert operator.by_pane is not None
+        assert self.sparse is not None
+        merge = Merge(operator.by_pane)
+        for batch in [*(b for _, b in self.sparse.pop(0)), *rows]:
+            merge.add(batch)
+        for number in self.panes.numbers():
+            for _, batch in self.panes.pop(number):
+                merge.add(self._with_pane(number, batch))
+        for number, merging in new.items():
+            merge.add(self._with_pane(number, merging.partials()))
+        self.sliding = None
+        merged = merge.bundle()
+        panes = self._panes_of(merged)
+        entered = self.note.get("entered", BEGINNING)
+        ends, which = _window_ends(panes, window, entered, min(complete, FOREVER))
+        left = np.flatnonzero(panes > complete - window.panes)
+        self._keep(merged.take(pa.array(left)), panes[left])
+        self.note["entered"] = complete
+        if not ends.size:
+            return
+        order = np.argsort(ends, kind="stable")
+        keys = len(operator.node.keys)
+        due = merged.take(pa.array(which[order]))
+        due = due.set_column(keys, pa.field(PANE, pa.int64()), pa.array(ends[order]))
+        final = Merge(operator.by_pane)
+        final.add(due)
+        results = final.finish()
+        last = self._panes_of(results)
+        finish = _pane_ends(last, window)
+        bare = results.select([i for i in range(results.num_columns) if i != keys])
+        schema = operator.node.schema
+        yield complete, windowed(bare, keys, finish - window.size, finish, schema)
+
+    def _keep(self, batch: pa.RecordBatch, panes: Any) -> None:
+        """Retain what is of windows that are still open, the way that costs less."""
+        if not batch.num_rows:
+            return
+        assert self.sparse is not None
+        low, high = int(panes.min()), int(panes.max())
+        if _is_sparse(panes, low, high):
+            self.sparse.append(0, batch)
+            return
+        keys = len(self.operator.node.keys)
+        bare = batch.select([i for i in range(batch.num_columns) if i != keys])
+        bare = bare.rename_columns(self.operator.dense_schema.names)
+        for number, rows in rows_by_pane(panes, low, high):
+            self.panes.append(number, bare.take(pa.array(rows)))
+
+
+def _window_ends(panes: Any, window: Window, entered: int, complete: int) -> tuple[Any, Any]:
+    """The last pane of each window that a record's pane is in and that ends now; and its row."""
+    count = window.panes
+    ends = panes[:, None] + np.arange(count)
+    due = (ends >= entered) & (ends < complete) & ((ends + 1 - count) % window.step == 0)
+    rows, _ = np.nonzero(due)
+    return ends[due], rows
+
+
+def _pane_ends(panes: Any, window: Window) -> Any:
+    """The moment at which each pane ends."""
+    if not window.short:
+        return (panes + 1) * window.every + window.offset
+    turn, second = np.divmod(panes, 2)
+    return turn * window.every + np.where(second, window.every, window.short) + window.offset

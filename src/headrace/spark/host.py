@@ -1,0 +1,209 @@
+"""Spark as a host of operators: the states of one shard of the keys, run by one worker.
+
+In a streaming job operators are put in levels, and a level is one ``transformWithState`` by shard:
+it is called once in a micro-batch with the rows that came for the shard. Spark's state holds the
+operators' bundles, and a note with what is small. In a bounded job all rows of a shard come at
+once, and so does the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.operators import is_operator, operator_of
+from headrace.operators.operator import Input, Operator, Part, Result, State
+from headrace.operators.stores import MemoryStore
+from headrace.plan.nodes import Node
+from headrace.spark.compiled import once
+from headrace.spark.graph import Branch, OperatorFlow
+from headrace.spark.pipes import Compiled
+from headrace.spark.shipping import bare
+from headrace.spark.wire import (
+    WATERMARK,
+    Batches,
+    Place,
+    Row,
+    RowSender,
+    input_of,
+    pack,
+    received,
+    task_of,
+    unpack,
+)
+from headrace.watermarks import LaneFrontiers
+from headrace.windows import FOREVER
+
+_BRANCH = 1 << 10
+"""Where the numbers of levels begin, after those of sources."""
+
+
+# Bounded
+
+
+def results_of(operator: Operator, batches: Batches) -> Batches:
+    """The results of an operator from all parts of its shards, which come shard by shard."""
+    for _, rows in itertools.groupby(received(batches), key=lambda row: row[0]):
+        state = operator.state(MemoryStore(), {})
+        ends = [FOREVER] * len(operator.chains)
+        for _, batch in state.take(_parts(operator, rows), ends):
+            yield batch
+
+
+def _parts(operator: Operator, rows: Iterator[Row]) -> Iterator[Part]:
+    for _, _, lane, slice, place, data in rows:
+        if lane != WATERMARK:
+            side = lane if len(operator.chains) > 1 else 0
+            batch = unpack(data, operator.part_schema(side, slice))
+            yield Part(slice, batch, (task_of(place),), side)
+
+
+# Streaming
+
+
+@dataclass(frozen=True)
+class Hosted:
+    """A step with state, on its way to the workers."""
+
+    number: int
+    node: Node
+    inputs: tuple[pa.Schema, ...]
+    branches: tuple[Branch, ...]
+    feeders: tuple[frozenset[str], ...]
+    watermarks_for: tuple[int, ...]
+
+    @staticmethod
+    def of(flow: OperatorFlow) -> Hosted:
+        node: Any = flow.node
+        schemas = tuple(each.schema for each in node.inputs)
+        feeders = tuple(frozenset(f) for f in flow.feeders)
+        branches, targets = tuple(flow.branches), tuple(sorted(set(flow.watermarks_for)))
+        return Hosted(flow.number, bare(node), schemas, branches, feeders, targets)
+
+
+class _Running:
+    """An operator of a level, compiled once in a worker's life."""
+
+    def __init__(self, hosted: Hosted, zone: str) -> None:
+        self.hosted = hosted
+        self.branches = [Compiled(b, zone) for b in hosted.branches]
+        self.operator: Operator | None = None
+        if is_operator(hosted.node):
+            inputs = [Input((), schema) for schema in hosted.inputs]
+            self.operator = operator_of(hosted.node, inputs, zone)
+
+    def schema(self, lane: int, slice: int) -> pa.Schema:
+        if self.operator is None:
+            return self.hosted.inputs[0]
+        return self.operator.part_schema(self.side(lane), slice)
+
+    def side(self, lane: int) -> int:
+        return lane if len(self.hosted.inputs) > 1 else 0
+
+    def state(self, store: SparkStore, note: dict[str, Any], shard: int) -> State:
+        if self.operator is None or not (self.operator.is_keyed or shard == 0):
+            return _Relay()
+        return self.operator.state(store, note)
+
+
+class _Relay(State):
+    """Passes records on where they were sent."""
+
+    def take(self, parts: Any, watermarks: Any) -> Iterator[Result]:
+        for part in parts:
+            yield 0, part.batch
+
+
+@dataclass(frozen=True)
+class LevelProgram:
+    """The operators of one level, as the workers get them."""
+
+    key: str
+    number: int
+    operators: tuple[Hosted, ...]
+    labels: tuple[int, ...]
+    zone: str
+    timed: frozenset[str]
+    """Every source of the job that has event time."""
+
+    def compiled(self) -> list[_Running]:
+        return [_Running(hosted, self.zone) for hosted in self.operators]
+
+    def run(self, label: int, rows: Any, saved: Any, bundles: Any, save: Any) -> Iterator[Row]:
+        """One shard's micro-batch: rows in, rows out; the note and the bundles are its state."""
+        compiled: list[_Running] = once(self.key, self.compiled)
+        shard = self.labels.index(label)
+        place = Place(_BRANCH + self.number, shard, Place.of(0).attempt)
+        sender = RowSender(self.labels, place.first)
+        note: dict[str, Any] = {} if saved is None else json.loads(saved)
+        mine = {str(o.number) for o in self.operators}
+        arrived: dict[str, list[Row]] = {name: [] for name in mine}
+        known = note.get("watermarks", {})
+        frontiers = {n: LaneFrontiers.of(len(self.labels), known.get(n, {})) for n in mine}
+        for row in rows:
+            name = str(row[1])
+            if name not in mine:
+                yield tuple(row)
+            elif row[2] == WATERMARK:
+                frontiers[name].take(json.loads(row[5]))
+            else:
+                arrived[name].append(tuple(row))
+        notes: dict[str, Any] = note.setdefault("operators", {})
+        note["turn"] = turn = note.get("turn", 0) + 1
+        for running in compiled:
+            hosted = running.hosted
+            name = str(hosted.number)
+            frontiers[name].advance(self.timed)
+            watermarks = [frontiers[name].watermark(f) for f in hosted.feeders]
+            parts = []
+            for _, _, lane, slice, at, data in sorted(arrived[name], key=lambda row: row[4]):
+                batch = unpack(bytes(data), running.schema(lane, slice))
+                order = (input_of(lane, at), turn, task_of(at))
+                parts.append(Part(slice, batch, order, running.side(lane)))
+            pipes = [b.start(sender, f"{hosted.number}-{place}") for b in running.branches]
+            store = SparkStore(bundles, hosted.number)
+            state = running.state(store, notes.setdefault(name, {}), shard)
+            given = 0
+            for _, batch in state.take(parts, watermarks):
+                given += batch.num_rows
+                for pipe in pipes:
+                    yield from pipe.add(batch)
+            for pipe in pipes:
+                yield from pipe.finish()
+            promised = state.promised(min(watermarks))
+            for target in hosted.watermarks_for:
+                message = {"from": f"o{hosted.number}", "shard": shard, "watermark": promised}
+                yield from sender.to_all(target, message)
+            counted = {"operator": hosted.number, "out": given, "bundles": len(parts)}
+            counted["records"] = sum(part.batch.num_rows for part in parts)
+            yield sender.report({**counted, "shard": shard, "watermark": promised})
+        note["watermarks"] = {name: f.saved() for name, f in frontiers.items()}
+        save(json.dumps(note))
+
+
+class SparkStore:
+    """One operator's bundles in Spark's state of a shard; those of this micro-batch at hand."""
+
+    def __init__(self, state: Any, operator: int) -> None:
+        self.state, self.operator = state, operator
+        self.at_hand: dict[tuple[int, int, int], pa.RecordBatch] = {}
+
+    def get(self, kind: int, slice: int, number: int, schema: pa.Schema) -> pa.RecordBatch:
+        batch = self.at_hand.get((kind, slice, number))
+        if batch is None:
+            data = self.state.getValue((self.operator, kind, slice, number))[0]
+            batch = self.at_hand[kind, slice, number] = unpack(data, schema)
+        return batch
+
+    def put(self, kind: int, slice: int, number: int, batch: pa.RecordBatch) -> None:
+        self.at_hand[kind, slice, number] = batch
+        self.state.updateValue((self.operator, kind, slice, number), (pack(batch),))
+
+    def remove(self, kind: int, slice: int, number: int) -> None:
+        self.at_hand.pop((kind, slice, number), None)
+        self.state.removeKey((self.operator, kind, slice, number))

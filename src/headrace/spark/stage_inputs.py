@@ -1,0 +1,88 @@
+"""How a stage of a bounded job gets its bundles in a Spark Python worker."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.io.source import Split
+from headrace.operators import operator_of
+from headrace.operators.operator import Input
+from headrace.plan.nodes import Node
+from headrace.spark.host import results_of
+from headrace.spark.wire import Batches, received, unpack
+from headrace.types import normal_batch
+
+
+@dataclass(frozen=True)
+class SplitsInput:
+    """Reads splits of a source: pickled, in files on this machine, or (None) coming as rows."""
+
+    schema: pa.Schema
+    splits: tuple[bytes | str, ...] | None
+
+    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+        for batch in rows:
+            for item in batch.column(0).to_pylist():
+                split = _loaded(item if self.splits is None else self.splits[item])
+                wanted = pa.schema([self.schema.field(c) for c in columns])
+                for bundle in split.read(list(columns)):
+                    if isinstance(bundle, pa.RecordBatch):  # and not a watermark
+                        yield normal_batch(bundle, wanted)
+
+
+def _loaded(split: bytes | str) -> Split:
+    data = Path(split).read_bytes() if isinstance(split, str) else split
+    loaded: Split = pickle.loads(data)
+    return loaded
+
+
+@dataclass(frozen=True)
+class FrameInput:
+    """Takes the rows of a DataFrame."""
+
+    schema: pa.Schema
+
+    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+        wanted = pa.schema([self.schema.field(c) for c in columns])
+        for batch in rows:
+            named = pa.RecordBatch.from_arrays(batch.columns, names=self.schema.names)
+            yield normal_batch(named, wanted)
+
+
+@dataclass(frozen=True)
+class BundlesInput:
+    """Takes bundles of records as they come, shard by shard and in order."""
+
+    schema: pa.Schema
+
+    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+        for *_, data in received(rows):
+            yield unpack(data, self.schema).select(list(columns))
+
+
+@dataclass(frozen=True)
+class StateInput:
+    """The results of an operator, a shard of the keys at a time."""
+
+    node: Node
+    inputs: tuple[pa.Schema, ...]
+    zone: str
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.node.schema
+
+    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+        operator = operator_of(self.node, [Input((), schema) for schema in self.inputs], self.zone)
+        for batch in results_of(operator, rows):
+            if not batch.schema.equals(self.schema):
+                batch = batch.cast(self.schema)
+            yield batch.select(list(columns))
+
+
+StageInput = SplitsInput | FrameInput | BundlesInput | StateInput

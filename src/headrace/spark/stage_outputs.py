@@ -1,0 +1,100 @@
+"""What leaves the Spark Python worker that runs a stage of a bounded job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import cloudpickle
+import pyarrow as pa
+
+from headrace.io.sink import Sink
+from headrace.operators import operator_of
+from headrace.operators.operator import Input, Operator, Part
+from headrace.plan.nodes import Node
+from headrace.spark.pipes import PartialPipe
+from headrace.spark.wire import MESSAGES, Batches, Place, Row, RowSender, gathered, in_batches
+
+
+@dataclass(frozen=True)
+class FrameOutput:
+    """The records themselves, as rows of a DataFrame."""
+
+    schema: pa.Schema
+
+    def finish(self, batches: Batches, place: Place) -> Batches:
+        for batch in batches:
+            if batch.num_rows:
+                yield batch
+
+
+@dataclass(frozen=True)
+class BundlesOutput:
+    """The records as bundles: in order, or dealt out evenly to some shards."""
+
+    shards: int = 1
+
+    def finish(self, batches: Batches, place: Place) -> Batches:
+        sender = RowSender(range(self.shards), place.first)
+        return in_batches(self._rows(batches, place, sender))
+
+    def _rows(self, batches: Batches, place: Place, sender: RowSender) -> Iterator[Row]:
+        turn = place.branch + place.partition
+        for batch in gathered(batches):
+            size = -(-batch.num_rows // self.shards)
+            for start in range(0, batch.num_rows, size):
+                part = Part(0, batch.slice(start, size))
+                yield from sender.part(turn % self.shards, 0, 0, part)
+                turn += 1
+
+
+@dataclass(frozen=True)
+class PartialOutput:
+    """What an operator's partial makes of the records, by shard of the keys."""
+
+    node: Node
+    shards: int
+
+    def compiled(self, inputs: Iterable[Input], zone: str) -> Operator:
+        return operator_of(self.node, list(inputs), zone)
+
+    def finish(self, batches: Batches, place: Place, operator: Operator) -> Batches:
+        sender = RowSender(range(self.shards), place.first)
+        return in_batches(self._rows(batches, PartialPipe(operator, 0, sender, 0, 0)))
+
+    def _rows(self, batches: Batches, pipe: PartialPipe) -> Iterator[Row]:
+        for batch in batches:
+            if batch.num_rows:
+                yield from pipe.add(batch)
+        yield from pipe.finish()
+
+
+@dataclass(frozen=True)
+class WriteOutput:
+    """The records into a sink; what the writer says is what leaves."""
+
+    sink: Sink
+    schema: pa.Schema
+
+    def finish(self, batches: Batches, place: Place) -> Batches:
+        writer = self.sink.open(self.schema, str(place))
+        for batch in batches:
+            writer.write(batch)
+        yield _message(cloudpickle.dumps(writer.close()))
+
+
+@dataclass(frozen=True)
+class NoOutput:
+    """Nothing: the steps were run for their effect."""
+
+    def finish(self, batches: Batches, place: Place) -> Batches:
+        for _ in batches:
+            pass
+        yield _message(b"")
+
+
+def _message(data: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([data], pa.binary())], schema=MESSAGES)
+
+
+StageOutput = FrameOutput | BundlesOutput | PartialOutput | WriteOutput | NoOutput
