@@ -703,11 +703,12 @@ class Stream(Written, Hinted):
 
     def _output(self, to: Any) -> Output:
         with self._building("start"):
-            if isinstance(to, Sink):
-                to.check(self.schema)
+            sink = Sink.of(to)
+            if sink is not None:
+                sink.check(self.schema)
             elif to is not None and not callable(to):
                 raise PlanError(f"to={to!r} is neither a sink nor a function of a bundle")
-            return Output(self.node, to)
+            return Output(self.node, to if sink is None else sink)
 
     # How steps are added
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from headrace.errors import BadRecord, PlanError
 from headrace.io.files import File, describe_files, filesystem, find_files, split_size
-from headrace.io.sink import FileSink
+from headrace.io.filesink import FileSink
 from headrace.io.source import BUNDLE_ROWS, Split
 from headrace.types import chosen, normal_batch, normal_schema
 

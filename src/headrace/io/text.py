@@ -23,8 +23,8 @@ from headrace.io.files import (
     lines_before,
     ranges,
 )
+from headrace.io.filesink import FileSink
 from headrace.io.records import ErrorSource, bad_records, check_on_error, refused, too_long
-from headrace.io.sink import FileSink
 from headrace.io.source import BUNDLE_ROWS, SetAside, Source, Split
 from headrace.sizes import byte_size
 

@@ -23,6 +23,7 @@ import pyarrow as pa
 from headrace.cache import could_be_anothers
 from headrace.errors import EngineError, PlanError
 from headrace.io.files import LOCAL, filesystem, load_json, replace_file
+from headrace.io.sink import Sink
 from headrace.jobs import Output
 from headrace.plan.fingerprint import fingerprint
 from headrace.plan.nodes import GroupBy, JoinWithin
@@ -158,8 +159,8 @@ def _functions_shape(operator: OperatorFlow) -> str:
 
 def _output_shape(output: Output) -> str:
     to = output.to
-    if hasattr(to, "identity"):
-        return str(to.identity(output.node.schema))
+    if isinstance(to, Sink):
+        return to.identity(output.node.schema)
     return "kept in memory" if to is None else type(to).__name__
 
 
