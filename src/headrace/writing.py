@@ -19,7 +19,7 @@ from headrace.io.parquet import ParquetSink
 from headrace.io.postgres import PostgresSink
 from headrace.io.redis import RedisSink
 from headrace.io.registry import find
-from headrace.io.sink import Sink, SinkLike, name_of
+from headrace.io.sink import Sink, SinkLike, as_sink, name_of
 from headrace.io.text import TextSink
 from headrace.jobs import Job
 from headrace.plan.explain import explain
@@ -61,7 +61,7 @@ class Written:
         ``stream.write_parquet("out").start(on="box")``.
         """
         with self._building("write"):
-            to = Sink.of(sink)
+            to = as_sink(sink)
             if to is None:
                 raise PlanError(f"{sink!r} is not a sink; see headrace.io.sink")
             to.check(self.schema)

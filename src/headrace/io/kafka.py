@@ -231,7 +231,7 @@ class KafkaSource(ServerSource):
 
 
 @dataclass(frozen=True, eq=False)
-class KafkaSplit:
+class KafkaSplit(Split):
     """The messages of a partition between two offsets."""
 
     of: KafkaSource

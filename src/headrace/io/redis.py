@@ -142,7 +142,7 @@ class RedisSource(ServerSource):
 
 
 @dataclass(frozen=True, eq=False)
-class RedisSplit:
+class RedisSplit(Split):
     """The entries of a stream after one id and up to another."""
 
     of: RedisSource

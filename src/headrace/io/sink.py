@@ -65,16 +65,6 @@ class Sink(ABC):
     by_interval: bool = False
     """Whether an engine without batches commits now and then: where each commit makes a file."""
 
-    @staticmethod
-    def of(thing: Any) -> Sink | None:
-        """A sink as it is, an object that only looks like one as a sink, None for anything else.
-
-        Called where a sink enters; what comes after relies on the methods of this class.
-        """
-        if isinstance(thing, Sink):
-            return thing
-        return _Adapted(thing) if isinstance(thing, SinkLike) else None
-
     def identity(self, schema: pa.Schema) -> str:
         """What a checkpoint remembers it by: a job does not go on with another output."""
         return type(self).__name__
@@ -121,6 +111,16 @@ class Sink(ABC):
         """
 
 
+def as_sink(thing: Any) -> Sink | None:
+    """A sink as it is, an object that only looks like one as a sink, None for anything else.
+
+    Called where a sink enters; what comes after relies on the methods of ``Sink``.
+    """
+    if isinstance(thing, Sink):
+        return thing
+    return _Adapted(thing) if isinstance(thing, SinkLike) else None
+
+
 def name_of(sink: Any) -> str:
     """A sink in a plan: as it shows itself, by its class where it does not."""
     kind: Any = type(sink)
@@ -129,7 +129,7 @@ def name_of(sink: Any) -> str:
 
 @runtime_checkable
 class SinkLike(Protocol):
-    """The least that ``Sink.of`` takes for a sink."""
+    """The least that ``as_sink`` takes for a sink."""
 
     def check(self, schema: pa.Schema) -> None: ...
     def open(self, schema: pa.Schema, task: str) -> Writer: ...

@@ -32,7 +32,7 @@ SCHEMA = pa.schema([pa.field("line", pa.string())])
 
 
 @dataclass(frozen=True)
-class TextSource:
+class TextSource(Source):
     """Text files; each line is a record with one column, ``line``.
 
     Bytes that are not UTF-8 become U+FFFD, as in Spark; name another ``encoding`` to read it.
@@ -85,7 +85,7 @@ class TextSource:
 
 
 @dataclass(frozen=True)
-class TextSplit:
+class TextSplit(Split):
     """The lines that begin in a byte range."""
 
     part: Range

@@ -127,7 +127,7 @@ class _Planning:
         for name in at:
             if at[name] != before.get(name) or name not in self.seen:
                 self.seen[name] = now
-        if getattr(source, "is_away", False):  # nothing is known of it, which is not silence
+        if source.is_away:  # nothing is known of it, which is not silence
             self.seen = dict.fromkeys(at, now)
         idle: list[str] = []
         if self.plan.idle is not None:
