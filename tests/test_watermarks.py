@@ -52,7 +52,9 @@ def test_an_operator_waits_for_all_shards_of_what_feeds_it():
     frontier.take({"from": "o1", "shard": 1, "watermark": 7})
     assert frontier.watermark({"o1"}) == 7
     again = LaneFrontiers.of(2, frontier.saved())
-    again.take({"from": "s0", "split": "a", "watermark": 3, "live": ["a"], "idle": [], "ended": False})
+    again.take(
+        {"from": "s0", "split": "a", "watermark": 3, "live": ["a"], "idle": [], "ended": False}
+    )
     again.advance({"s0"})
     assert again.watermark({"o1", "s0"}) == 3
 

@@ -21,7 +21,7 @@ from headrace.io.rate import RateSource
 from headrace.io.redis import RedisSource
 from headrace.io.registry import find
 from headrace.io.socket import SocketSource
-from headrace.io.source import Source
+from headrace.io.source import SourceLike, as_source
 from headrace.io.text import TextSource
 from headrace.plan.nodes import External, Read
 from headrace.secrets import Secret
@@ -29,14 +29,15 @@ from headrace.stream import Stream
 from headrace.types import normal_schema
 
 
-def from_source(source: Source) -> Stream:
+def from_source(source: SourceLike) -> Stream:
     """A stream of any source; see ``headrace.io.source`` for how to write one."""
-    if not isinstance(source, Source):
+    known = as_source(source)
+    if known is None:
         raise PlanError(
             f"{source!r} is not a source: it needs a schema, and splits(parallelism); "
             "see headrace.io.source"
         )
-    return Stream(Read(normal_schema(source.schema), 1, source))
+    return Stream(Read(normal_schema(known.schema), 1, known))
 
 
 def read(format: str, *args: Any, **options: Any) -> Stream:

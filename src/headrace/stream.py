@@ -34,8 +34,7 @@ from headrace.functions import (
     with_values,
 )
 from headrace.hints import STREAM, Hinted
-from headrace.io.sink import Sink
-from headrace.io.source import ErrorKeeping
+from headrace.io.sink import as_sink
 from headrace.jobs import Job, Output
 from headrace.kernels.aggregate import compile_aggregation
 from headrace.kernels.chain import compile_chain, compile_step
@@ -375,7 +374,7 @@ class Stream(Written, Hinted):
             if not isinstance(node, (Read, External)):
                 raise PlanError(f"event time is said before {node.label} brings records together")
             source = node.source if isinstance(node, Read) else None
-            carries = bool(getattr(source, "watermarks", False))
+            carries = source is not None and bool(source.watermarks)
             bounded = is_bounded(node)
             if delay is None and punctuation is None:
                 lag = None if carries else 0
@@ -609,8 +608,7 @@ class Stream(Written, Hinted):
         kept = [
             Stream(Read(source.schema, 1, source))
             for node in _sources(self.node)
-            if isinstance(node.source, ErrorKeeping)
-            and (source := node.source.errors()) is not None
+            if (source := node.source.errors()) is not None
         ]
         if not kept:
             raise PlanError("no source of this stream keeps bad records; read with on_error='keep'")
@@ -707,11 +705,12 @@ class Stream(Written, Hinted):
 
     def _output(self, to: Any) -> Output:
         with self._building("start"):
-            if isinstance(to, Sink):
-                to.check(self.schema)
+            sink = as_sink(to)
+            if sink is not None:
+                sink.check(self.schema)
             elif to is not None and not callable(to):
                 raise PlanError(f"to={to!r} is neither a sink nor a function of a bundle")
-            return Output(self.node, to)
+            return Output(self.node, to if sink is None else sink)
 
     # How steps are added
 
@@ -859,7 +858,7 @@ class Stream(Written, Hinted):
             if not (isinstance(node, MapRows) and node.method == "inspect"):
                 steps.append(node)
             node = node.input
-        if not isinstance(node, Read) or not getattr(node.source, "bounded", True):
+        if not isinstance(node, Read) or not node.source.bounded:
             return None
         chain = compile_chain(steps[::-1], node.schema, zone=zone_of(node))
         for split in node.source.splits(1)[:splits]:

@@ -19,7 +19,7 @@ from headrace.io.parquet import ParquetSink
 from headrace.io.postgres import PostgresSink
 from headrace.io.redis import RedisSink
 from headrace.io.registry import find
-from headrace.io.sink import Sink
+from headrace.io.sink import Sink, SinkLike, as_sink, name_of
 from headrace.io.text import TextSink
 from headrace.jobs import Job
 from headrace.plan.explain import explain
@@ -54,22 +54,22 @@ class Written:
         if not callable(function):
             raise PlanError(f"a function was expected, not {function!r}")
 
-    def write_to(self, sink: Sink, on: Any = None) -> Outlet | None:
-        """Write to any sink.
+    def write_to(self, sink: SinkLike, on: Any = None) -> Outlet | None:
+        """Write to any sink; see ``headrace.io.sink`` for how to write one.
 
         A stream that ends is written now. One that does not end gives what ``start`` takes:
         ``stream.write_parquet("out").start(on="box")``.
         """
         with self._building("write"):
-            if not isinstance(sink, Sink):
+            to = as_sink(sink)
+            if to is None:
                 raise PlanError(f"{sink!r} is not a sink; see headrace.io.sink")
-            sink.check(self.schema)
+            to.check(self.schema)
         if not self.bounded:
-            return Outlet(cast("Stream", self), sink, on)
+            return Outlet(cast("Stream", self), to, on)
         with self._building("write"):
-            if hasattr(sink, "ready"):
-                sink.ready()
-        resolve(on).write(self.node, sink)
+            to.ready()
+        resolve(on).write(self.node, to)
         return None
 
     def write(self, format: str, *args: Any, on: Any = None, **options: Any) -> Outlet | None:
@@ -165,12 +165,10 @@ class Outlet:
     def explain(self, on: Any = None) -> str:
         """The plan, its stages, where each step runs, and what the sink promises there."""
         engine = resolve(on if on is not None else self.on)
-        plain = type(self.sink).__str__ is object.__str__
-        name = type(self.sink).__name__ if plain else str(self.sink)
-        guarantee = getattr(self.sink, "guarantee", "at least once")
+        guarantee = self.sink.guarantee
         if engine.name == "box":
             guarantee = "each record once; a job that is killed begins anew, and writes again"
-        told = f"{name}: {guarantee}"
+        told = f"{name_of(self.sink)}: {guarantee}"
         return explain(self.stream.node, engine.name, engine.where, told)
 
     def start(self, on: Any = None, *, checkpoint: Any = None, trigger: Any = None) -> Job:

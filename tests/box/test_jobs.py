@@ -227,7 +227,7 @@ def test_a_transform_of_ones_own():
         assert len(got) == 6
         assert got[-1].best == 40
     bad = stream.transform(object, schema={"best": "bigint"})
-    with pytest.raises(hr.StepError, match="is not a headrace.Transform"):
+    with pytest.raises(hr.StepError, match=r"is not a headrace\.Transform"):
         bad.collect(on="box")
 
 

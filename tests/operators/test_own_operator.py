@@ -179,5 +179,5 @@ def test_its_faults_name_the_step(engine: Any) -> None:
     stream = hr.from_items([{"user": "a"}])
     with pytest.raises(hr.StepError, match=r"transform \(Broken by user\) failed: ValueError: no"):
         stream.key_by("user").transform(Broken).collect(on=engine)
-    with pytest.raises(hr.StepError, match="is not a headrace.Transform"):
+    with pytest.raises(hr.StepError, match=r"is not a headrace\.Transform"):
         stream.transform(object).collect(on=engine)

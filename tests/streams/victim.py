@@ -83,7 +83,7 @@ def crash(said: dict[str, Any]) -> None:
     elif point == "after the batch":
         SparkJob.deliver = dying(SparkJob.deliver, "after")  # type: ignore[method-assign]
     elif point == "in the sink":
-        import headrace.io.sink as sinks
+        import headrace.io.filesink as sinks
 
         sinks.replace_file = die  # moved into place, but not yet said to count
 

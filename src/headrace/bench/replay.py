@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.io.source import BUNDLE_ROWS, Watermark
+from headrace.io.source import BUNDLE_ROWS, Source, Split, Watermark
 from headrace.kernels.expressions.kernel import numbers
 
 
 @dataclass(frozen=True, eq=False)
-class Replay:
+class Replay(Source):
     """A table as a stream of epochs, over and over, its times going on where they ended.
 
     ``rate`` is in records a second; without it the input is read as fast as it is taken.
@@ -49,7 +49,7 @@ class Replay:
 
 
 @dataclass(frozen=True, eq=False)
-class ReplaySplit:
+class ReplaySplit(Split):
     """The one split of it."""
 
     of: Replay

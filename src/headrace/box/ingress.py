@@ -138,7 +138,7 @@ class Ingress:
         assert isinstance(step, Read)
         self.event = node if isinstance(node, EventTime) else None
         self.source = step.source
-        self.bounded = bool(getattr(self.source, "bounded", True))
+        self.bounded = bool(self.source.bounded)
         self.chain: Chain = compile_chain(steps[::-1], step.schema, columns, zone)
         self.wanted = pa.schema([step.schema.field(c) for c in self.chain.columns])
         self.schema = self.chain.schema

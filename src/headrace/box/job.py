@@ -18,7 +18,7 @@ from headrace.box.evaluator import BundleWork, ReadWork, TaskWork, WatermarkWork
 from headrace.box.graph import Graph
 from headrace.box.ingress import Ingress, Pace, Reader
 from headrace.box.scheduler import scheduler_of
-from headrace.box.sinks import sink_of
+from headrace.box.sinks import Collected, sink_of
 from headrace.errors import EngineError, HeadraceError
 from headrace.jobs import Output, Progress, Shown, SourceProgress, StageProgress
 from headrace.plan.time import zone_of
@@ -154,8 +154,7 @@ class Run:
             self._tick()
             try:
                 for vertex in self.sinks:
-                    if hasattr(vertex.transform, "tick"):
-                        vertex.transform.tick()
+                    vertex.transform.tick()
             except BaseException as error:
                 with self.cascade.lock:
                     self.fail(error)
@@ -417,10 +416,9 @@ class BoxJob(Shown):
         if not 0 <= output < len(self._run.sinks):
             raise EngineError(f"result({output}): the job has {len(self._run.sinks)} outputs")
         sink = self._run.sinks[output].transform
-        if not hasattr(sink, "table"):
+        if not isinstance(sink, Collected):
             raise EngineError("the results went where to= said; there is nothing to show here")
-        found: pa.Table = sink.table()
-        return found
+        return sink.table()
 
     def __enter__(self) -> BoxJob:
         return self

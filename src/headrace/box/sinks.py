@@ -36,6 +36,9 @@ class Collected:
         bundles = sorted(self.bundles, key=lambda b: b.order)
         return pa.Table.from_batches([_exact(b.batch, self.schema) for b in bundles], self.schema)
 
+    def tick(self) -> None:
+        """Nothing waits."""
+
     def abort(self) -> None:
         """What has come stays to be looked at."""
 
@@ -63,6 +66,9 @@ class Called:
     def on_watermark(self, time: int, out: Out) -> None:
         """Nothing is held back."""
 
+    def tick(self) -> None:
+        """Nothing waits."""
+
     def abort(self) -> None:
         """What was handed over is."""
 
@@ -75,6 +81,9 @@ class Discarded:
 
     def on_watermark(self, time: int, out: Out) -> None:
         """Nothing is held back."""
+
+    def tick(self) -> None:
+        """Nothing waits."""
 
     def abort(self) -> None:
         """Nothing was kept."""
@@ -110,8 +119,7 @@ class Written:
             self.writer.write(bundle.batch)
 
     def _begin(self) -> None:
-        if hasattr(self.sink, "begin"):
-            self.sink.begin(self.schema)
+        self.sink.begin(self.schema)
         self.writer = self.sink.open(self.schema, f"{self.parts:06d}")
         self.parts += 1
 
@@ -144,8 +152,6 @@ class Written:
         self.commits += 1
         self.last = self.now()
         self.took = self.last - begun
-        if self.every is not None and getattr(self.sink, "mode", None) == "overwrite":
-            self.sink.mode = "append"  # type: ignore[attr-defined]  # the first has replaced what was there
 
     def abort(self) -> None:
         self.sink.abort()
@@ -161,10 +167,9 @@ def sink_of(to: Any, schema: pa.Schema, interval: float | None) -> tuple[Any, bo
     if isinstance(to, Sink):
         sink = copy.copy(to)  # it may be started again, and a job changes its own
         written = Written(sink, schema, interval)
-        if interval is not None and not getattr(to, "by_interval", False):
+        if interval is not None and not sink.by_interval:
             written.every = 0.0
-        if hasattr(sink, "ready"):
-            sink.ready()
+        sink.ready()
         return written, True
     if callable(to):
         return Called(to, "the function of start(to=…)"), True

@@ -14,6 +14,7 @@ from pyarrow import csv
 
 from headrace.errors import PlanError
 from headrace.io.files import MAX_LINE, File, find_files, line_limit
+from headrace.io.filesink import FileSink
 from headrace.io.records import (
     BYTE_ORDER_MARK,
     RecordSource,
@@ -23,7 +24,6 @@ from headrace.io.records import (
     typed,
     widest,
 )
-from headrace.io.sink import FileSink
 from headrace.types import normal_type, to_schema, type_name
 
 

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
 from headrace.errors import HeadraceError, StepError
+from headrace.io.sink import Sink
 from headrace.secrets import Secret, without
 
 
-class GatheringSink:
+class GatheringSink(Sink):
     """Takes the records of an epoch together, and writes them at once."""
 
-    guarantee: ClassVar[str] = "at least once"
     secrets: tuple[Secret, ...] = ()
     """What must not be seen in a message."""
 
     def identity(self, schema: pa.Schema) -> str:
         """What a checkpoint remembers it by."""
         return str(self)
-
-    def check(self, schema: pa.Schema) -> None:
-        """Every type can be written unless a sink says otherwise."""
 
     def open(self, schema: pa.Schema, task: str) -> GatheringWriter:
         return GatheringWriter()
@@ -52,9 +49,6 @@ class GatheringSink:
     def store(self, table: pa.Table, job: str, epoch: int) -> None:
         """Write records; ``epoch`` is -1 where there are no epochs."""
         raise NotImplementedError
-
-    def abort(self) -> None:
-        """Nothing was written that a commit did not write."""
 
 
 class GatheringWriter:

@@ -17,8 +17,8 @@ from pyarrow import json
 
 from headrace.errors import PlanError, refuse_misspelt
 from headrace.io.files import MAX_LINE, find_files, line_limit
+from headrace.io.filesink import FileSink
 from headrace.io.records import RecordSource, check_on_error, line_edges, samples, typed
-from headrace.io.sink import FileSink
 from headrace.types import normal_type, to_schema, type_name
 
 

@@ -8,13 +8,14 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
 from headrace.errors import EngineError, PlanError, StepError, nearest
 from headrace.io.messages import Decoding, Message, encoded
 from headrace.io.offsets import Positions, ServerSource, most_at_once
+from headrace.io.sink import Sink
 from headrace.io.source import BUNDLE_ROWS, Source, Split
 from headrace.secrets import hiding, revealed, without
 
@@ -230,7 +231,7 @@ class KafkaSource(ServerSource):
 
 
 @dataclass(frozen=True, eq=False)
-class KafkaSplit:
+class KafkaSplit(Split):
     """The messages of a partition between two offsets."""
 
     of: KafkaSource
@@ -277,7 +278,7 @@ class KafkaSplit:
 
 
 @dataclass
-class KafkaSink:
+class KafkaSink(Sink):
     """Messages to a topic: a column as it is, or all columns as a JSON object."""
 
     topic: str
@@ -285,7 +286,6 @@ class KafkaSink:
     key: str | None = None
     value: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
-    guarantee: ClassVar[str] = "at least once"
 
     def __post_init__(self) -> None:
         self.config = hiding(self.config)
@@ -322,9 +322,6 @@ class KafkaSink:
 
     def commit(self, messages: list[Any]) -> None:
         """The broker has acknowledged every message when a writer closes."""
-
-    def abort(self) -> None:
-        """What was sent is sent."""
 
 
 class KafkaWriter:

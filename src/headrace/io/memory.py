@@ -7,12 +7,12 @@ import datetime
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
 from headrace.errors import PlanError, StepError, refuse_misspelt
-from headrace.io.source import BUNDLE_ROWS, Split
+from headrace.io.source import BUNDLE_ROWS, Source, Split
 from headrace.kernels.rows import VALUE, failure, pack_rows
 from headrace.types import arrow_table, chosen, normal_batch, normal_schema, unique_names
 
@@ -20,7 +20,7 @@ _SPLIT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class TableSource:
+class TableSource(Source):
     """An Arrow table."""
 
     table: pa.Table
@@ -56,11 +56,11 @@ class TableSource:
 
 
 @dataclass(frozen=True, eq=False)
-class TableSplit:
+class TableSplit(Split):
     """Some rows of a table."""
 
     table: pa.Table
-    sequence: ClassVar[str] = "table"
+    sequence = "table"
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         names = chosen(self.table.schema, columns).names
@@ -188,7 +188,7 @@ def _refuse_misspelt(items: Sequence[Any], schema: pa.Schema, where: str) -> Non
 
 
 @dataclass(frozen=True, eq=False)
-class GeneratedSource:
+class GeneratedSource(Source):
     """Records that a function makes in parallel (RStream's parallel source, §III-A)."""
 
     function: Callable[[int, int], Iterable[Any]]
@@ -208,7 +208,7 @@ class GeneratedSource:
 
 
 @dataclass(frozen=True, eq=False)
-class GeneratedSplit:
+class GeneratedSplit(Split):
     """What the function makes for one rank: records, or whole Arrow bundles."""
 
     function: Callable[[int, int], Iterable[Any]]

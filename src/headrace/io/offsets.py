@@ -38,11 +38,10 @@ _POLL = 0.01
 """How long an engine without batches of its own waits before it asks again, in seconds."""
 
 
-class OffsetSource:
+class OffsetSource(Source):
     """What a source of positions is; on the box, each of its splits is followed by a thread."""
 
     bounded = False
-    schema: pa.Schema
 
     def initial(self) -> Positions:
         """Where each split begins."""
@@ -132,7 +131,7 @@ class ServerSource(OffsetSource):
 
 
 @dataclass(frozen=True)
-class Followed:
+class Followed(Split):
     """One split of a source, read on and on."""
 
     source: OffsetSource
@@ -184,11 +183,11 @@ class Once(OffsetSource):
         return bool(at["all"])
 
 
-def replayable(source: Any) -> OffsetSource:
+def replayable(source: Source) -> OffsetSource:
     """A source as one with positions, or a sentence that says why it is none."""
     if isinstance(source, OffsetSource):
         return source
-    if getattr(source, "bounded", True):
+    if source.bounded:
         return Once(source)
     raise PlanError(
         f"{source} has no positions to come back to, so Spark cannot read it again after a "

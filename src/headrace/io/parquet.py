@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 
 from headrace.errors import BadRecord, PlanError
 from headrace.io.files import File, describe_files, filesystem, find_files, split_size
-from headrace.io.sink import FileSink
-from headrace.io.source import BUNDLE_ROWS, Split
+from headrace.io.filesink import FileSink
+from headrace.io.source import BUNDLE_ROWS, Source, Split
 from headrace.types import chosen, normal_batch, normal_schema
 
 
 @dataclass(frozen=True)
-class ParquetSource:
+class ParquetSource(Source):
     """Parquet files with the same columns, read row group by row group."""
 
     files: tuple[File, ...]
@@ -88,7 +88,7 @@ def _has_words_inside(kind: pa.DataType, inside: bool = False) -> bool:
 
 
 @dataclass(frozen=True)
-class ParquetSplit:
+class ParquetSplit(Split):
     """Some row groups of one file."""
 
     file: File

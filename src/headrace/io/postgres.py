@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -46,7 +46,7 @@ class PostgresSink(GatheringSink):
     once.
     """
 
-    guarantee: ClassVar[str] = "exactly once"
+    guarantee = "exactly once"
 
     def __init__(self, table: str, url: str | Secret, key: Sequence[str]) -> None:
         self.table, self.url, self.key = table, Secret.of(url), tuple(key)

@@ -86,7 +86,7 @@ class RateSource(OffsetSource):
 
 
 @dataclass(frozen=True)
-class _Numbers:
+class _Numbers(Split):
     of: RateSource
     split: int
     first: int

@@ -63,7 +63,7 @@ def check_on_error(on_error: str, where: str) -> None:
 
 
 @dataclass(frozen=True)
-class RecordSource:
+class RecordSource(Source):
     """Files in a format of a record a line."""
 
     files: tuple[File, ...]
@@ -90,7 +90,7 @@ class RecordSource:
 
 
 @dataclass(frozen=True)
-class RecordSplit:
+class RecordSplit(Split):
     """The records that begin in a byte range of a file."""
 
     part: Range
@@ -256,7 +256,7 @@ def _reason(error: Exception) -> str:
 
 
 @dataclass(frozen=True)
-class ErrorSource:
+class ErrorSource(Source):
     """The bad records of a source whose splits can tell them."""
 
     of: Any
@@ -273,7 +273,7 @@ class ErrorSource:
 
 
 @dataclass(frozen=True)
-class ErrorSplit:
+class ErrorSplit(Split):
     """The bad records of a split."""
 
     of: Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -142,7 +142,7 @@ class RedisSource(ServerSource):
 
 
 @dataclass(frozen=True, eq=False)
-class RedisSplit:
+class RedisSplit(Split):
     """The entries of a stream after one id and up to another."""
 
     of: RedisSource
@@ -194,7 +194,7 @@ class RedisSink(GatheringSink):
     twice is written once.
     """
 
-    guarantee: ClassVar[str] = "exactly once"
+    guarantee = "exactly once"
 
     def __init__(self, name: str, url: str | Secret, key: str | None) -> None:
         self.name, self.url, self.key = name, Secret.of(url), key

@@ -1,58 +1,50 @@
-"""What a sink is, and the sinks that write files.
+"""What a sink is, small enough to write your own in twenty lines.
 
 A sink opens a writer for each task; a writer takes bundles and, when it closes, says what it
 wrote. When every task has succeeded the sink commits all that was said, and only then do readers
 see anything: a task that fails or runs twice leaves nothing behind. This is a whole sink:
 
-    class Memory:
+    class Memory(Sink):
         kept = []
 
-        def check(self, schema): ...
         def open(self, schema, task): return MemoryWriter()
         def commit(self, messages): Memory.kept.extend(messages)
-        def abort(self): ...
 
     class MemoryWriter:
         def __init__(self): self.batches = []
         def write(self, batch): self.batches.append(batch)
         def close(self): return self.batches
 
-A sink that must prepare something before the tasks begin may have ``begin(schema)`` too.
-
-On a stream that does not end, an engine commits again and again. A sink that can tell whether it
-has committed already has ``commit_epoch(job, epoch, messages)``: the same epoch of the same job may
-come twice after a failure, with the same records, and must count once. Such a sink says
-``guarantee = "exactly once"``; without it every record is written *at least once*.
-
 ``stream.write_to(Memory())`` writes to it. Name the class in the entry-point group
 ``headrace.sinks`` of your package, and ``stream.write("memory")`` finds it.
+
+A sink's life, of which a class overrides what it needs:
+
+    check(schema)       while the pipeline is built
+    ready(job)          before a run; nothing has been changed yet
+    resume(epoch)       if the run goes on from a checkpoint
+    begin(schema)       before the writers
+    open(schema, task)  in the workers, for each task
+    commit(messages), or commit_epoch(job, epoch, messages)
+    finish()            when a streaming query has ended well
+    abort()             what was not committed is to be removed
+
+Input that ends is committed once. A stream that does not is committed again and again: Spark calls
+``commit_epoch`` for every micro-batch, the box ``begin``, ``open`` and ``commit`` in turn.
+
+A class that has ``check``, ``open``, ``commit`` and ``abort`` without being a ``Sink`` will do too,
+with any of the others it likes.
 """
+# ruff: noqa: B027 - the parts of its life that a sink does not need are empty, not abstract
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import uuid
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, runtime_checkable
+import copy
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
-from pyarrow import fs
-
-from headrace.errors import PlanError, nearest
-from headrace.io.files import (
-    COMMITS,
-    absolute,
-    committed,
-    epoch_file,
-    epoch_of,
-    filesystem,
-    replace_file,
-    sync,
-    visible,
-)
-from headrace.types import type_name
 
 
 class Writer(Protocol):
@@ -65,237 +57,143 @@ class Writer(Protocol):
         """Finish, and return a picklable message for ``commit``; None if nothing was written."""
 
 
-@runtime_checkable
-class Sink(Protocol):
+class Sink(ABC):
     """Where records go. It is picklable, and travels to the workers."""
+
+    guarantee: str = "at least once"
+    """What it promises on a stream, if a job is killed and goes on; ``explain`` shows it."""
+    by_interval: bool = False
+    """Whether an engine without batches commits now and then: where each commit makes a file."""
+
+    def identity(self, schema: pa.Schema) -> str:
+        """What a checkpoint remembers it by: a job does not go on with another output."""
+        return type(self).__name__
 
     def check(self, schema: pa.Schema) -> None:
         """Refuse columns it cannot write, while the pipeline is being built."""
 
+    def ready(self, job: str | None = None) -> None:
+        """Told before a run; refuse one that cannot work, and change nothing yet.
+
+        ``job`` names the job if it commits by epoch, the same whenever it goes on.
+        """
+
+    def resume(self, epoch: int) -> None:
+        """Told after ``ready`` that this job has committed up to an epoch."""
+
+    def begin(self, schema: pa.Schema) -> None:
+        """Prepare what the writers need."""
+
+    @abstractmethod
     def open(self, schema: pa.Schema, task: str) -> Writer:
         """A writer for one task; ``task`` is different for every attempt of every task."""
 
+    @abstractmethod
     def commit(self, messages: list[Any]) -> None:
         """Make visible what the writers said they wrote."""
 
-    def abort(self) -> None:
-        """Remove what was written; the job failed."""
-
-
-@dataclass
-class FileSink:
-    """A folder of files, one for each task, moved into place when all are done.
-
-    ``mode`` is ``error`` (refuse a folder that has files), ``overwrite`` or ``append``.
-    """
-
-    path: str
-    mode: str = "error"
-    options: dict[str, Any] = field(default_factory=dict)
-    columns: pa.Schema | None = None
-    run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    job: str = ""
-    replaces: bool = False
-    unsure: bool = False
-    """Whether an epoch may have been committed, in part or whole, by a run that was killed."""
-    guarantee: ClassVar[str] = "exactly once"
-    by_interval: ClassVar[bool] = True
-    """An engine without batches commits now and then, for each commit makes a file."""
-    suffix: ClassVar[str] = ""
-    known: ClassVar[tuple[str, ...]] = ()
-    """The options a format takes."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.path, (str, os.PathLike)):
-            raise PlanError(f"{self.path!r} is not a path")
-        self.path = absolute(self.path)  # workers may be in other folders
-        unknown = sorted(set(self.options) - set(self.known))
-        if unknown:
-            raise PlanError(f"there is no option '{unknown[0]}'{nearest(unknown[0], self.known)}")
-        if self.mode not in ("error", "overwrite", "append"):
-            raise PlanError(
-                f"mode={self.mode!r} is not a way to write; use 'error', 'overwrite' or 'append'"
-            )
-        system, root = filesystem(self.path)
-        info = system.get_file_info(root)
-        if info.type == fs.FileType.File:
-            raise PlanError(f"{self.path!r} is a file; output is a folder of files")
-
-    def __str__(self) -> str:
-        return f"{self.suffix.lstrip('.') or 'data'} files in {self.path}"
-
-    def identity(self, schema: pa.Schema) -> str:
-        """What a checkpoint remembers it by: files of one folder have the same columns."""
-        columns = ", ".join(f"{f.name} {type_name(f.type)}" for f in schema)
-        return f"{self} with {columns}"
-
-    def ready(self, job: str | None = None) -> None:
-        """Told before a run, by its name if it commits by epoch: refuse a folder that has files,
-        unless this job wrote some of them."""
-        system, root = filesystem(self.path)
-        files = _files(system, root)
-        mine = job is not None and any(f"/part-{job[:12]}-" in path for path in files)
-        if self.mode == "error" and files and not mine:
-            raise PlanError(
-                f"{self.path!r} already has files; write elsewhere, or pass "
-                "mode='overwrite' or mode='append'"
-            )
-        if job is not None:
-            self.job, self.unsure = job, True
-            self.replaces = self.mode == "overwrite" and not mine
-
-    def resume(self, epoch: int) -> None:
-        """Told after ``ready`` that this job has committed up to an epoch.
-
-        Refuses a folder whose note of that is gone: without it nobody can tell which files count.
-        """
-        system, _ = filesystem(self.path)
-        if committed(system, self._note) < 0:
-            raise PlanError(
-                f"the checkpoint has committed epochs up to {epoch}, but {self._note} is gone, so "
-                f"it cannot be told which files in {self.path!r} count; put it back, or begin anew "
-                "with another checkpoint and another folder"
-            )
-
-    def check(self, schema: pa.Schema) -> None:
-        """Every type can be written unless a format says otherwise."""
-
-    def begin(self, schema: pa.Schema) -> None:
-        """Make the folder the tasks write to; without it none can write, not even a late one."""
-        run = uuid.uuid4().hex[:12]
-        self.columns, self.run = schema, f"{self.job[:12]}-{run}" if self.job else run
-        system, root = filesystem(self.path)
-        if self.job and system.get_file_info(root).type == fs.FileType.Directory:
-            for entry in system.get_file_info(fs.FileSelector(root)):
-                if entry.base_name.startswith(f"_temporary-{self.job[:12]}"):
-                    system.delete_dir(entry.path)  # of a run that was killed
-            for path in _files(system, root) if self.replaces else ():
-                system.delete_file(path)
-        system.create_dir(self._staging, recursive=True)
-
-    def encoder(self, file: Any, schema: pa.Schema) -> Any:
-        """What writes bundles to an open file: ``write_batch`` and ``close``. Formats have it."""
-        raise TypeError(f"{type(self).__name__} does not say how it writes")
-
-    @property
-    def _note(self) -> str:
-        return f"{filesystem(self.path)[1]}/{COMMITS}/{self.job[:12]}.json"
-
-    @property
-    def _staging(self) -> str:
-        return f"{filesystem(self.path)[1]}/_temporary-{self.run}"
-
-    def open(self, schema: pa.Schema, task: str) -> Writer:
-        return _FileWriter(self, schema, f"part-{task}{self.suffix}")
-
-    def commit(self, messages: list[Any]) -> None:
-        system, root = filesystem(self.path)
-        old = _files(system, root) if self.mode == "overwrite" else []
-        names = sorted(m for m in messages if m is not None)
-        if not names and self.columns is not None:
-            names = [self._empty(self.columns)]
-        moved: list[str] = []
-        try:
-            for number, name in enumerate(names):
-                final = f"{root}/part-{number:05d}-{self.run}{self.suffix}"
-                system.move(f"{self._staging}/{name}", final)
-                moved.append(final)
-        except BaseException:
-            for path in moved:
-                system.delete_file(path)
-            raise
-        sync(system, root)
-        for path in old:
-            system.delete_file(path)
-        self.abort()
-        with system.open_output_stream(f"{root}/_SUCCESS") as mark:
-            mark.write(b"")
-
     def commit_epoch(self, job: str, epoch: int, messages: list[Any]) -> None:
-        """Make an epoch's files visible, once however often it is called.
+        """Make visible what was written in an epoch, which may have come without records.
 
-        Files are moved into place under names that say their epoch, and only then does a file
-        beside them say that the epoch counts. Files of an epoch that does not are removed.
+        After a failure the last epoch may come twice, with the same records. A sink that can tell,
+        and counts it once, overrides this and says ``guarantee = "exactly once"``.
         """
-        system, root = filesystem(self.path)
-        staged = [f"{self._staging}/{m}" for m in sorted(m for m in messages if m is not None)]
-        done = self._note
-        if self.unsure:
-            self.unsure = False
-            last = committed(system, done)
-            for path in _files(system, root):
-                written = epoch_of(path, job)
-                if written is None or written <= last:
-                    continue
-                if last >= 0 or written >= epoch:
-                    system.delete_file(path)  # by a run that was killed
-            if epoch <= last:
-                for path in staged:
-                    system.delete_file(path)
-                return
-        elif not staged:
-            return
-        for number, path in enumerate(staged):
-            system.move(path, f"{root}/{epoch_file(job, epoch, number, self.suffix)}")
-        sync(system, root)
-        system.create_dir(f"{root}/{COMMITS}", recursive=True)
-        replace_file(system, done, json.dumps({"job": job, "epoch": epoch}).encode())
+        if messages:
+            self.commit(messages)
 
     def finish(self) -> None:
         """Told when a job that commits by epoch has ended well."""
-        system, root = filesystem(self.path)
-        if self.columns is not None and not visible(system, root):
-            name = f"part-{self.job[:12]}-empty{self.suffix}"
-            system.move(f"{self._staging}/{self._empty(self.columns)}", f"{root}/{name}")
-
-    def _empty(self, schema: pa.Schema) -> str:
-        """A file without records, which still tells a reader the columns; its name."""
-        empty = _FileWriter(self, schema, f"part-empty{self.suffix}")
-        empty.start()
-        return str(empty.close())
 
     def abort(self) -> None:
-        system, root = filesystem(self.path)
-        with contextlib.suppress(FileNotFoundError):
-            system.delete_dir(self._staging)
-        if system.get_file_info(root).type == fs.FileType.Directory and not system.get_file_info(
-            fs.FileSelector(root)
-        ):
-            system.delete_dir(root)
+        """Remove what was written and not committed.
+
+        Called when a job fails, and at the end of every job that commits by epoch.
+        """
 
 
-class _FileWriter:
-    """Writes one file, opened when the first bundle comes."""
+def as_sink(thing: Any) -> Sink | None:
+    """A sink as it is, an object that only looks like one as a sink, None for anything else.
 
-    def __init__(self, sink: FileSink, schema: pa.Schema, name: str) -> None:
-        self.sink, self.schema, self.name = sink, schema, name
-        self.file: Any = None
-        self.encoder: Any = None
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows == 0:
-            return
-        if self.encoder is None:
-            self.start()
-        self.encoder.write_batch(batch)
-
-    def start(self) -> None:
-        """Open the file."""
-        system, _ = filesystem(self.sink.path)
-        self.file = system.open_output_stream(f"{self.sink._staging}/{self.name}")
-        self.encoder = self.sink.encoder(self.file, self.schema)
-
-    def close(self) -> Any:
-        if self.encoder is None:
-            return None
-        self.encoder.close()
-        self.file.close()
-        sync(filesystem(self.sink.path)[0], f"{self.sink._staging}/{self.name}")
-        return self.name
+    Called where a sink enters; what comes after relies on the methods of ``Sink``.
+    """
+    if isinstance(thing, Sink):
+        return thing
+    return _Adapted(thing) if isinstance(thing, SinkLike) else None
 
 
-def _files(system: Any, root: str) -> list[str]:
-    if system.get_file_info(root).type != fs.FileType.Directory:
-        return []
-    found = system.get_file_info(fs.FileSelector(root, recursive=True))
-    return [f.path for f in found if f.type == fs.FileType.File and "/_temporary-" not in f.path]
+def name_of(sink: Any) -> str:
+    """A sink in a plan: as it shows itself, by its class where it does not."""
+    kind: Any = type(sink)
+    return kind.__name__ if kind.__str__ is object.__str__ else str(sink)
+
+
+@runtime_checkable
+class SinkLike(Protocol):
+    """The least that ``as_sink`` takes for a sink."""
+
+    def check(self, schema: pa.Schema) -> None: ...
+    def open(self, schema: pa.Schema, task: str) -> Writer: ...
+    def commit(self, messages: list[Any]) -> None: ...
+    def abort(self) -> None: ...
+
+
+@dataclass(eq=False)
+class _Adapted(Sink):
+    """An object with the methods of a sink; those it lacks are a sink's own."""
+
+    thing: Any
+
+    def __post_init__(self) -> None:
+        self.guarantee = getattr(self.thing, "guarantee", Sink.guarantee)
+        self.by_interval = bool(getattr(self.thing, "by_interval", Sink.by_interval))
+        self.committed = False
+
+    def __str__(self) -> str:
+        return name_of(self.thing)
+
+    def __copy__(self) -> _Adapted:
+        return _Adapted(copy.copy(self.thing))
+
+    def _tell(self, method: str, *arguments: Any) -> None:
+        if hasattr(self.thing, method):
+            getattr(self.thing, method)(*arguments)
+
+    def identity(self, schema: pa.Schema) -> str:
+        if hasattr(self.thing, "identity"):
+            return str(self.thing.identity(schema))
+        return type(self.thing).__name__
+
+    def check(self, schema: pa.Schema) -> None:
+        self.thing.check(schema)
+
+    def ready(self, job: str | None = None) -> None:
+        self.committed = False
+        self._tell("ready", *(() if job is None else (job,)))
+
+    def resume(self, epoch: int) -> None:
+        self._tell("resume", epoch)
+
+    def begin(self, schema: pa.Schema) -> None:
+        self._tell("begin", schema)
+
+    def open(self, schema: pa.Schema, task: str) -> Writer:
+        writer: Writer = self.thing.open(schema, task)
+        return writer
+
+    def commit(self, messages: list[Any]) -> None:
+        if self.committed and getattr(self.thing, "mode", None) == "overwrite":
+            self.thing.mode = "append"  # the first commit of a run has replaced what was there
+        self.thing.commit(messages)
+        self.committed = True
+
+    def commit_epoch(self, job: str, epoch: int, messages: list[Any]) -> None:
+        if hasattr(self.thing, "commit_epoch"):
+            self.thing.commit_epoch(job, epoch, messages)
+        else:
+            super().commit_epoch(job, epoch, messages)
+
+    def finish(self) -> None:
+        self._tell("finish")
+
+    def abort(self) -> None:
+        self.thing.abort()

@@ -98,7 +98,7 @@ class SocketSource(OffsetSource):
 
 
 @dataclass(frozen=True)
-class _Lines:
+class _Lines(Split):
     """Lines that travel with the split itself, for a worker anywhere."""
 
     data: bytes

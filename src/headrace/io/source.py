@@ -3,7 +3,7 @@
 A source knows its columns and cuts itself into splits; a split is picklable, travels to a worker,
 and reads its part there as Arrow record batches. This is a whole source:
 
-    class Squares:
+    class Squares(Source):
         schema = pa.schema([("n", pa.int64()), ("square", pa.int64())])
 
         def __init__(self, upto):
@@ -14,7 +14,7 @@ and reads its part there as Arrow record batches. This is a whole source:
             return [SquaresSplit(a, b) for a, b in zip(edges, edges[1:])]
 
     @dataclass
-    class SquaresSplit:
+    class SquaresSplit(Split):
         start: int
         end: int
 
@@ -28,13 +28,18 @@ and reads its part there as Arrow record batches. This is a whole source:
 An unbounded source says ``bounded = False``; its splits' ``read`` goes on until the job stops, may
 wait for records as long as it likes, and may yield None to say that there is nothing just now. A
 source that knows its own watermarks says ``watermarks = True``, and its splits yield
-``Watermark(time)`` between batches.
+``Watermark(time)`` between batches. ``nbytes`` is about how much there is to read, and ``errors``
+gives the records that could not be read, where they are kept.
+
+A class that has ``schema`` and ``splits`` without being a ``Source`` will do too, with any of the
+others it likes, and so will a split that has ``read``.
 """
 
 from __future__ import annotations
 
 import datetime
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -78,23 +83,89 @@ class SetAside:
     records: int
 
 
-@runtime_checkable
-class Split(Protocol):
-    """A part of a source that one task reads."""
+class Split(ABC):
+    """A part of a source that one task reads. It is picklable, and travels to a worker."""
 
-    def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    sequence: Any = None
+    """What it is a part of, such as a file: event time goes on from one part to the next."""
+
+    @abstractmethod
+    def read(self, columns: Sequence[str]) -> Iterator[Any]:
         """The records in order, with at least the columns asked for, a bundle at a time."""
 
 
+class Source(ABC):
+    """Where records come from. What is typed Any may be a property in a class of your own."""
+
+    schema: pa.Schema
+    """Its columns and their types."""
+    bounded: Any = True
+    """Whether it ends."""
+    watermarks: Any = False
+    """Whether its splits yield watermarks."""
+    nbytes: Any = 0
+    """About how many bytes it reads; 0 if it does not say."""
+
+    @abstractmethod
+    def splits(self, parallelism: int) -> Sequence[Split]:
+        """The parts to read, in input order; about a multiple of ``parallelism`` if it can."""
+
+    def errors(self) -> Source | None:
+        """A source of its bad records (columns ``ERRORS``), or None if it does not keep them."""
+        return None
+
+
 @runtime_checkable
-class Source(Protocol):
-    """Bounded input. ``schema`` names its columns."""
+class SourceLike(Protocol):
+    """The least that ``as_source`` takes for a source."""
 
     @property
     def schema(self) -> pa.Schema: ...
 
+    def splits(self, parallelism: int) -> Sequence[Any]: ...
+
+
+def as_source(thing: Any) -> Source | None:
+    """A source as it is, an object that only looks like one as a source, None for anything else.
+
+    Called where a source enters; what comes after relies on the attributes of ``Source``.
+    """
+    if not isinstance(thing, SourceLike):
+        return None
+    return thing if isinstance(thing, Source) else _Adapted(thing)
+
+
+@dataclass(frozen=True, eq=False)
+class _Adapted(Source):
+    """An object with a schema and splits; what it lacks is a source's own."""
+
+    thing: Any
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.thing.schema
+
+    @property
+    def bounded(self) -> bool:
+        return bool(getattr(self.thing, "bounded", Source.bounded))
+
+    @property
+    def watermarks(self) -> bool:
+        return bool(getattr(self.thing, "watermarks", Source.watermarks))
+
+    @property
+    def nbytes(self) -> int:
+        return int(getattr(self.thing, "nbytes", Source.nbytes))
+
     def splits(self, parallelism: int) -> Sequence[Split]:
-        """The parts to read, in input order; about a multiple of ``parallelism`` if it can."""
+        splits: Sequence[Split] = self.thing.splits(parallelism)
+        return splits
+
+    def errors(self) -> Source | None:
+        return as_source(self.thing.errors()) if hasattr(self.thing, "errors") else None
+
+    def __str__(self) -> str:
+        return str(self.thing)
 
 
 ERRORS = pa.schema(
@@ -108,21 +179,28 @@ ERRORS = pa.schema(
 """The columns of ``.errors``: records that could not be read."""
 
 
-@runtime_checkable
-class ErrorKeeping(Protocol):
-    """A source that can tell which of its records it could not read."""
-
-    def errors(self) -> Source | None:
-        """A source of the bad records (columns ``ERRORS``), or None if it does not keep them."""
+def as_split(thing: Any) -> Split:
+    """A split as it is, or an object that only looks like one as a split."""
+    return thing if isinstance(thing, Split) else _AdaptedSplit(thing)
 
 
-def size_of(source: Any) -> int:
-    """About how many bytes a source reads; 0 if it does not say."""
-    return int(getattr(source, "nbytes", 0))
+@dataclass(frozen=True, eq=False)
+class _AdaptedSplit(Split):
+    """An object with ``read``."""
+
+    thing: Any
+
+    @property
+    def sequence(self) -> Any:
+        return getattr(self.thing, "sequence", Split.sequence)
+
+    def read(self, columns: Sequence[str]) -> Iterator[Any]:
+        records: Iterator[Any] = self.thing.read(columns)
+        return records
 
 
 @dataclass(frozen=True)
-class Merged:
+class Merged(Split):
     """Several splits read one after the other by one task."""
 
     parts: tuple[Split, ...]
@@ -135,13 +213,15 @@ class Merged:
 def sequences(splits: Sequence[Split]) -> list[Split]:
     """Splits that are consecutive parts of one file or table put together again.
 
-    Event time goes on from one to the next, so a watermark must not wait for all of them. A split
-    says which sequence it is a part of by an attribute ``sequence``.
+    Event time goes on from one to the next, so a watermark must not wait for all of them.
     """
+
+    def part_of(item: tuple[int, Split]) -> tuple[bool, Any]:
+        number, split = item
+        return (False, number) if split.sequence is None else (True, split.sequence)
+
     joined: list[Split] = []
-    for _, parts in itertools.groupby(
-        enumerate(splits), key=lambda item: getattr(item[1], "sequence", item[0])
-    ):
+    for _, parts in itertools.groupby(enumerate(map(as_split, splits)), key=part_of):
         group = [split for _, split in parts]
         joined.append(group[0] if len(group) == 1 else Merged(tuple(group)))
     return joined

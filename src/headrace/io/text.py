@@ -23,8 +23,8 @@ from headrace.io.files import (
     lines_before,
     ranges,
 )
+from headrace.io.filesink import FileSink
 from headrace.io.records import ErrorSource, bad_records, check_on_error, refused, too_long
-from headrace.io.sink import FileSink
 from headrace.io.source import BUNDLE_ROWS, SetAside, Source, Split
 from headrace.sizes import byte_size
 
@@ -32,7 +32,7 @@ SCHEMA = pa.schema([pa.field("line", pa.string())])
 
 
 @dataclass(frozen=True)
-class TextSource:
+class TextSource(Source):
     """Text files; each line is a record with one column, ``line``.
 
     Bytes that are not UTF-8 become U+FFFD, as in Spark; name another ``encoding`` to read it.
@@ -85,7 +85,7 @@ class TextSource:
 
 
 @dataclass(frozen=True)
-class TextSplit:
+class TextSplit(Split):
     """The lines that begin in a byte range."""
 
     part: Range

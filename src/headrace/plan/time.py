@@ -117,7 +117,7 @@ def nodes_of(node: Node) -> Iterator[Node]:
 def is_bounded(node: Node) -> bool:
     """Whether a plan's input ends."""
     for each in nodes_of(node):
-        if isinstance(each, Read) and not getattr(each.source, "bounded", True):
+        if isinstance(each, Read) and not each.source.bounded:
             return False
         if isinstance(each, External) and getattr(each.handle, "isStreaming", False):
             return False

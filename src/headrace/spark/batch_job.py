@@ -40,7 +40,7 @@ class BatchJob(Shown):
         self._started = time.perf_counter()
         self._over = 0.0
         for output in self._outputs:
-            if isinstance(output.to, Sink) and hasattr(output.to, "ready"):
+            if isinstance(output.to, Sink):
                 output.to.ready()
         self._context = engine.session.sparkContext
         threading.Thread(target=self._run, name="headrace-job", daemon=True).start()

@@ -19,7 +19,7 @@ from headrace.cache import own_name
 from headrace.errors import PlanError
 from headrace.expressions import col
 from headrace.io.memory import TableSource, TableSplit
-from headrace.io.source import Split, at_most, size_of
+from headrace.io.source import Split, at_most
 from headrace.kernels.expressions import compile_expression
 from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Input
@@ -309,7 +309,7 @@ class Lowering:
 
     def _shards(self, stage: Stage) -> int:
         """As many shards as cores, and more where there is much input, so that none is large."""
-        sizes = [size_of(s.head.source) for s in in_order(stage) if isinstance(s.head, Read)]
+        sizes = [int(s.head.source.nbytes) for s in in_order(stage) if isinstance(s.head, Read)]
         least = self.parallelism if sizes and all(sizes) else _SHARDS_OF_UNKNOWN
         return min(4096, max(1, least, -(-sum(sizes) // _SHARD_BYTES)))
 

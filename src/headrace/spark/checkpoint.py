@@ -23,6 +23,7 @@ import pyarrow as pa
 from headrace.cache import could_be_anothers
 from headrace.errors import EngineError, PlanError
 from headrace.io.files import LOCAL, filesystem, load_json, replace_file
+from headrace.io.sink import Sink
 from headrace.jobs import Output
 from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Description, Input
@@ -143,8 +144,8 @@ def _columns(fields: Sequence[pa.Field]) -> str:
 
 def _output_shape(output: Output) -> str:
     to = output.to
-    if hasattr(to, "identity"):
-        return str(to.identity(output.node.schema))
+    if isinstance(to, Sink):
+        return to.identity(output.node.schema)
     return "kept in memory" if to is None else type(to).__name__
 
 

@@ -96,8 +96,7 @@ class Spark:
         ends(node, "write")
         try:
             with self._lowering(node) as lowering:
-                if hasattr(sink, "begin"):
-                    sink.begin(node.schema)
+                sink.begin(node.schema)
                 rows = lowering.written(stages_of(node), sink).collect()
             sink.commit([pickle.loads(row.message) for row in rows])
         except BaseException:

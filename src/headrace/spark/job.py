@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import EngineError, HeadraceError
+from headrace.io.sink import Sink
 from headrace.jobs import Progress, Shown, SourceProgress, StageProgress
 from headrace.kernels.rows import failure, rows_of
 from headrace.signals import GRACE, Halt, asked_to_stop
@@ -43,7 +44,7 @@ class Delivery:
 
     schema: pa.Schema
     job: str
-    sink: Any = None
+    sink: Sink | None = None
     function: Callable[..., Any] | None = None
     kept: list[pa.RecordBatch] = field(default_factory=list)
     records: int = 0
@@ -52,10 +53,7 @@ class Delivery:
         """What one micro-batch gave."""
         if self.sink is not None:
             messages = [pickle.loads(d) for d in data]
-            if hasattr(self.sink, "commit_epoch"):
-                self.sink.commit_epoch(self.job, epoch, messages)
-            elif messages:
-                self.sink.commit(messages)
+            self.sink.commit_epoch(self.job, epoch, messages)
             return
         batches = [unpack(d, self.schema) for d in data]
         self.records += sum(b.num_rows for b in batches)
@@ -78,7 +76,7 @@ class Delivery:
 
     def finish(self) -> None:
         """The job has ended well."""
-        if hasattr(self.sink, "finish"):
+        if self.sink is not None:
             self.sink.finish()
 
     def abort(self) -> None:

@@ -127,7 +127,7 @@ class _Planning:
         for name in at:
             if at[name] != before.get(name) or name not in self.activity.last:
                 self.activity.sent(name, now)
-        if getattr(source, "is_away", False):  # nothing is known of it, which is not silence
+        if source.is_away:  # nothing is known of it, which is not silence
             self.activity.pause(now)
         still = [n for n in at if at[n] == before.get(n)]
         idle = [n for n in still if n in start["idle"] or self.activity.is_quiet(n, now)]

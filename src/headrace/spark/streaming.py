@@ -69,9 +69,9 @@ def start_stream(
             raise EngineError(f"another job used {folder!r} just now; start this one again")
         own.save("job.json", known)
         for i, delivery in enumerate(deliveries):
-            if hasattr(delivery.sink, "begin"):
+            if delivery.sink is not None:
                 delivery.sink.begin(delivery.schema)
-            _use_sink(graph, i, delivery.sink)
+                _use_sink(graph, i, delivery.sink)
     except BaseException:
         lease.release()
         if checkpoint is None:
@@ -141,19 +141,16 @@ def _delivery(output: Output, job: str, number: int, done: int | None) -> Delive
     to = output.to
     name = uuid.uuid5(uuid.UUID(job), str(number)).hex
     if isinstance(to, Sink):
-        sink: Any = copy.copy(to)
-        if hasattr(sink, "ready"):
-            sink.ready(name)
-        if done is not None and hasattr(sink, "resume"):
+        sink = copy.copy(to)
+        sink.ready(name)
+        if done is not None:
             sink.resume(done)
         return Delivery(output.node.schema, name, sink=sink)
     return Delivery(output.node.schema, name, function=to)
 
 
-def _use_sink(graph: Graph, number: int, sink: Any) -> None:
+def _use_sink(graph: Graph, number: int, sink: Sink) -> None:
     """Have every branch that ends in an output write to the sink that was made ready."""
-    if sink is None:
-        return
     for source in graph.sources:
         source.branches = [b.with_sink(number, sink) for b in source.branches]
         source.late = [b.with_sink(number, sink) for b in source.late]

@@ -126,7 +126,7 @@ class ScriptedSource(OffsetSource):
 
 
 @dataclass(frozen=True, eq=False)
-class ScriptedSplit:
+class ScriptedSplit(Split):
     """One script, acted out."""
 
     events: tuple[Event, ...]
