@@ -202,7 +202,7 @@ class NamedTables(MutableMapping[str, pa.Table]):
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
-        data = pa.array([sink.getvalue()], pa.binary())
+        data = pa.array([sink.getvalue().to_pybytes()], pa.binary())
         self.store.put(0, 0, number, pa.RecordBatch.from_arrays([data], schema=_STORED))
 
     def __delitem__(self, name: str) -> None:
