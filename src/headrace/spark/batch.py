@@ -80,8 +80,8 @@ from headrace.spark.heads import (
     SplitsHead,
     TopHead,
 )
+from headrace.spark.python.shipping import bare, by_value
 from headrace.spark.session import our_meaning
-from headrace.spark.shipping import bare, by_value
 from headrace.spark.stage import Program, Task
 from headrace.windows import Session
 

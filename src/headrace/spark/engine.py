@@ -114,9 +114,9 @@ class Spark:
     def frame(self, node: Node) -> Any:
         """The records as a Spark DataFrame, to go on with PySpark."""
         from headrace.spark.batch import Lowering
-        from headrace.spark.failures import told
+        from headrace.spark.python.failures import driver_errors
 
-        with told():
+        with driver_errors():
             return Lowering(self.session, zone_of(node)).rows(stages_of(windows_as_keys(node)))
 
     def start(self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None) -> Job:
@@ -138,9 +138,9 @@ class Spark:
     def _lowering(self, node: Node) -> Iterator[Any]:
         """What lowers plans here; what it spooled is removed when the job is done."""
         from headrace.spark.batch import Lowering
-        from headrace.spark.failures import told
+        from headrace.spark.python.failures import driver_errors
 
-        with told():
+        with driver_errors():
             lowering = Lowering(self.session, zone_of(node))
             try:
                 yield lowering

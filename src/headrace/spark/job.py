@@ -24,9 +24,9 @@ from headrace.signals import GRACE, Halt, asked_to_stop
 from headrace.spark.bundles import unpack
 from headrace.spark.checkpoint import Lease
 from headrace.spark.control import Control
-from headrace.spark.failures import carrying, told
 from headrace.spark.flow import Flow, SourceFlow
 from headrace.spark.marks import SourceMarks, settle
+from headrace.spark.python.failures import carrying, driver_errors
 from headrace.spark.rows import OUTPUT
 from headrace.watermarks import waiting_for
 from headrace.windows import BEGINNING, show_time
@@ -160,7 +160,7 @@ class SparkJob(Shown):
     def _watch(self) -> None:
         error: BaseException | None = None
         try:
-            with told():
+            with driver_errors():
                 while not self._query.awaitTermination(0.1):
                     self._lease.renew()
                     if self._finished:

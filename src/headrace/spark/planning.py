@@ -21,9 +21,9 @@ from headrace.io.offsets import OffsetSource, Positions
 from headrace.io.source import Split
 from headrace.spark.bundles import Batches
 from headrace.spark.control import Control
-from headrace.spark.failures import carrying
 from headrace.spark.marks import SourceMarks
-from headrace.spark.shipping import PARTS, ROWS_SQL, Shipped, by_value
+from headrace.spark.python.failures import carrying
+from headrace.spark.python.shipping import PARTS, ROWS_SQL, Shipped, by_value
 from headrace.windows import BEGINNING
 
 

@@ -24,12 +24,12 @@ from headrace.kernels.watermark import (
 from headrace.plan.nodes import EventTime, Narrow
 from headrace.spark.bundles import Batches, Place
 from headrace.spark.control import Control
-from headrace.spark.failures import carrying
 from headrace.spark.flow import Branch, SourceFlow, source_columns
 from headrace.spark.marks import SourceMarks
 from headrace.spark.planning import Reading
+from headrace.spark.python.failures import carrying
+from headrace.spark.python.shipping import Shipped, bare
 from headrace.spark.rows import Compiled, Row, Sender, first_place, in_batches
-from headrace.spark.shipping import Shipped, bare
 from headrace.spark.stage import once
 from headrace.types import normal_batch
 from headrace.windows import FOREVER

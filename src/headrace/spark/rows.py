@@ -24,7 +24,7 @@ from headrace.kernels.paned import PanedPartials
 from headrace.kernels.window import Spans, session_spans
 from headrace.spark.bundles import Batches, gathered, pack, parts_of
 from headrace.spark.flow import Branch, ToJoin, ToOutput, ToRelay, ToSessions, ToWindows
-from headrace.spark.shipping import PARTS
+from headrace.spark.python.shipping import PARTS
 
 ROWS = pa.schema(
     [

@@ -16,8 +16,8 @@ from headrace.cache import sweep
 from headrace.errors import EngineError
 from headrace.spark.home import quick_home
 from headrace.spark.java import find_java
+from headrace.spark.python.fork_server import warm_python
 from headrace.spark.stderr import without_noise
-from headrace.spark.warm import warm_python
 
 _LOCAL_CONFIG = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -38,7 +38,7 @@ _CONFIG = {
     "spark.sql.caseSensitive": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    "spark.python.daemon.module": "headrace.spark.daemon",
+    "spark.python.daemon.module": "headrace.spark.python.daemon",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }

@@ -16,9 +16,9 @@ from headrace.kernels.chain import Chain, compile_chain
 from headrace.plan.nodes import Narrow
 from headrace.spark.bundles import Batches, Place
 from headrace.spark.endings import Ending, PartialEnding
-from headrace.spark.failures import carrying
 from headrace.spark.heads import Head
-from headrace.spark.shipping import Shipped
+from headrace.spark.python.failures import carrying
+from headrace.spark.python.shipping import Shipped
 
 
 class Task(Shipped):
@@ -70,5 +70,5 @@ def once(key: str, make: Callable[[], Any]) -> Any:
             _COMPILED.pop(next(iter(_COMPILED)))
         _COMPILED[key] = make()
         gc.collect()
-        gc.freeze()  # not to be looked through after every task; see headrace.spark.daemon
+        gc.freeze()  # not to be looked through after every task; see headrace.spark.python.daemon
     return _COMPILED[key]

@@ -20,16 +20,16 @@ from headrace.plan.time import zone_of
 from headrace.spark.checkpoint import Lease, known_job
 from headrace.spark.columns import as_schema, quoted
 from headrace.spark.control import Control
-from headrace.spark.failures import told
 from headrace.spark.flow import Flow, SourceFlow, flow_of
 from headrace.spark.job import Delivery, SparkJob
 from headrace.spark.level import LevelProgram, Operator
 from headrace.spark.planning import SourcePlan, source_class
 from headrace.spark.processor import Level
+from headrace.spark.python.failures import driver_errors
+from headrace.spark.python.shipping import ROWS_SQL, Shipped
 from headrace.spark.reader import FrameReader, SourceProgram
 from headrace.spark.rows import labels_of
 from headrace.spark.session import our_meaning
-from headrace.spark.shipping import ROWS_SQL, Shipped
 from headrace.windows import duration
 
 AVAILABLE_NOW = "available-now"
@@ -85,7 +85,7 @@ def start_stream(
     if "://" not in folder or folder.startswith("file://"):
         settings |= _LOCAL_SETTINGS
     try:
-        with told(), our_meaning(session, zone), _set(session, settings):
+        with driver_errors(), our_meaning(session, zone), _set(session, settings):
             frame = _frame(session, flow, labels, zone, own.folder, closes=checkpoint is None)
             writer = frame.writeStream.foreachBatch(running.deliver).outputMode("append")
             writer = writer.option("checkpointLocation", folder).trigger(**how)

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.spark.python.fork_server import Warm, begin, warm_python
 from headrace.spark.session import _quick_python
-from headrace.spark.warm import Warm, begin, warm_python
 
 TOLD = """
 import os, sys
@@ -101,7 +101,7 @@ def test_a_driver_without_streams(tmp_path: Path, modules: Path) -> None:
     code = f"""
 import os, subprocess, sys
 from pathlib import Path
-from headrace.spark.warm import begin
+from headrace.spark.python.fork_server import begin
 warm = begin(Path({str(tmp_path)!r}))
 said = {{**os.environ, **warm.settings, "PYTHONPATH": {str(modules)!r}, "SAID": "so"}}
 command = [warm.settings["PYSPARK_PYTHON"], "-m", "told"]
@@ -153,7 +153,7 @@ def test_a_fork_ends_with_what_spark_knows_of_it(warm: Warm, modules: Path) -> N
 JOB = """
 import os, signal, sys
 import headrace as hr
-from headrace.spark import warm
+from headrace.spark.python import fork_server as warm
 hr.from_items([1]).map(lambda n: n + 1).collect(on=hr.Spark(master="local[1]"))
 print(warm._warm.settings["HEADRACE_PYTHON"], flush=True)
 for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
@@ -204,7 +204,7 @@ def test_launches_do_not_cross() -> None:
 def test_where_programs_may_not_be_run_spark_starts_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headrace.spark.warm._warm", None)
+    monkeypatch.setattr("headrace.spark.python.fork_server._warm", None)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("os.access", lambda path, mode: not str(path).endswith("bin/python"))
     assert warm_python() == {}
@@ -219,7 +219,7 @@ def test_workers_of_spark_are_forks(spark_engine: hr.Spark) -> None:
         return " ".join(psutil.Process().cmdline())
 
     seen = hr.from_items([1]).map(line).collect(on=spark_engine).column(0)[0].as_py()
-    assert "headrace.spark.warm" in seen
+    assert "headrace.spark.python.fork_server" in seen
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ import numpy
 
 from headrace.cache import cached_script, temporary_folder
 from headrace.errors import EngineError
-from headrace.spark.launch import ADDRESS
+from headrace.spark.python.launch import ADDRESS
 
 _NEEDED = (
     "pyspark.worker",
@@ -55,7 +55,7 @@ _NEEDED = (
 )
 _TALKATIVE = "pyspark.sql.streaming.transform_with_state_driver_worker"
 """It prints what it does."""
-_OURS = {"pyspark.daemon": "headrace.spark.daemon"}
+_OURS = {"pyspark.daemon": "headrace.spark.python.daemon"}
 """Some workers are forked from Spark's daemon, whatever a session says; ours does the same."""
 _SCRIPT = """#!/bin/sh
 # Made by headrace: Spark starts this as Python.
@@ -99,8 +99,8 @@ def begin(folder: Path) -> Warm:
     """Start a warm process that has a folder of its own, which it removes at its end."""
     program = str(_script())
     address = str(folder / "socket")
-    root = str(Path(__file__).parents[2])
-    code = f"import sys; sys.path.append({root!r}); from headrace.spark.warm import main; main()"
+    root = str(Path(__file__).parents[3])
+    code = f"import sys; sys.path.append({root!r}); from {__name__} import main; main()"
     # As Spark sets them for its workers: they are read when Python or a library starts.
     as_spark = {"PYTHONUNBUFFERED": "YES"}
     for name, usual in (("PYTHONHASHSEED", "0"), ("OMP_NUM_THREADS", "1")):
