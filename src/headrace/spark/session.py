@@ -14,7 +14,6 @@ import psutil
 
 from headrace.cache import sweep
 from headrace.errors import EngineError
-from headrace.spark.home import quick_home
 from headrace.spark.java import find_java
 from headrace.spark.python.fork_server import warm_python
 from headrace.spark.stderr import without_noise
@@ -152,9 +151,8 @@ def _launch(master: str, settings: Mapping[str, str]) -> Any:
 def _quick_python(master: str, settings: Mapping[str, str]) -> Iterator[None]:
     """While Spark is launched: what it takes for Python, unless a person has said.
 
-    On this machine its processes are forks and import compiled files; a cluster has a Python of its
-    own, and may be sent the archives of Spark's home as they are. One launch at a time, for the
-    environment is the process's.
+    On this machine its processes are forks; a cluster has a Python of its own. One launch at a
+    time, for the environment is the process's.
     """
     names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
     with _LAUNCHING:
@@ -162,7 +160,6 @@ def _quick_python(master: str, settings: Mapping[str, str]) -> Iterator[None]:
             os.environ.setdefault(name, sys.executable)
         quick: dict[str, str] = {}
         if master == "local" or master.startswith("local["):
-            quick |= quick_home()
             is_said = any(os.environ[n] != sys.executable for n in names)
             if not is_said and "spark.pyspark.python" not in settings:
                 quick |= warm_python()
