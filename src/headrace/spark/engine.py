@@ -35,6 +35,9 @@ class Spark:
     ``hr.Spark()`` uses the running session or starts one on all cores of this machine.
     ``hr.Spark(master="spark://host:7077")`` starts one on a cluster, ``hr.Spark(session=…)`` uses
     a session as it is and leaves it running; ``config`` adds Spark settings to a new session.
+
+    On one Linux machine Spark's Python processes are forks of one that has everything imported, so
+    that they start at once; ``fork_server=False`` has Spark start Python itself.
     """
 
     name = "spark"
@@ -45,15 +48,19 @@ class Spark:
         session: Any = None,
         master: str | None = None,
         config: Mapping[str, Any] | None = None,
+        fork_server: bool | None = None,
     ) -> None:
-        if session is not None and (master is not None or config is not None):
+        if session is not None and (master, config, fork_server) != (None, None, None):
             raise PlanError(
                 "Spark: a session has its master and its config already; drop the others"
             )
+        if fork_server is not None and not isinstance(fork_server, bool):
+            raise PlanError(f"Spark: fork_server={fork_server!r} is not True or False")
         self._session = session
         self._given = session is not None
         self._master = master
         self._config = dict(config or {})
+        self._fork_server = fork_server
 
     def __repr__(self) -> str:
         return f"Spark(master={self._master!r})" if self._master else "Spark()"
@@ -68,7 +75,7 @@ class Spark:
                 raise EngineError("the Spark session was stopped; give a running one")
             self._session = None
         if self._session is None:
-            self._session = start(self._master, self._config)
+            self._session = start(self._master, self._config, self._fork_server)
         return self._session
 
     def collect(self, node: Node) -> pa.Table:

@@ -70,5 +70,5 @@ def once(key: str, make: Callable[[], Any]) -> Any:
             _COMPILED.pop(next(iter(_COMPILED)))
         _COMPILED[key] = make()
         gc.collect()
-        gc.freeze()  # not to be looked through after every task; see headrace.spark.python.daemon
+        gc.freeze()  # not to be looked through after every task; see python/daemon.py
     return _COMPILED[key]

@@ -1,20 +1,21 @@
-"""A Python process with everything imported, from which Spark's Python processes are forked.
+"""A process with everything imported, from which Spark's Python processes are forked.
 
 Spark on one machine starts Python processes all the time: daemons for each kind of worker, and two
 helpers for every streaming query. Each would spend a quarter of a second to two seconds importing.
 Here one process imports once, while Spark's Java is still starting, and forks itself for each.
 
 Spark is told that Python is a script of ours, which runs ``launch.py``. Where that cannot reach the
-warm process, or is asked for what should not be forked, it runs Python as if none of this were
-here.
+fork server, gets no answer, or is asked for what should not be forked, it runs Python as if none of
+this were here. Linux only: elsewhere libraries do not survive a fork.
+
+Switched off by ``hr.Spark(fork_server=False)`` or ``HEADRACE_FORK_SERVER=0``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import gc
-import importlib
+import logging
 import marshal
 import os
 import runpy
@@ -28,16 +29,21 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy
 
-from headrace.cache import cached_script, temporary_folder
+from headrace.cache import cached_script, mark_used, temporary_folder
 from headrace.errors import EngineError
-from headrace.spark.python.launch import ADDRESS
+from headrace.spark.python.daemon import import_ahead
+from headrace.spark.python.launch import ADDRESS, GO, PATIENCE, receive
+
+_LOG = logging.getLogger(__name__)
+VARIABLE = "HEADRACE_FORK_SERVER"
+"""An environment variable: 0 switches the fork server off."""
 
 _NEEDED = (
     "pyspark.worker",
@@ -61,42 +67,108 @@ _SCRIPT = """#!/bin/sh
 # Made by headrace: Spark starts this as Python.
 exec {python} -I -S {launch} "$@"
 """
+_DAY = 24 * 3600 * 1000
+"""In milliseconds."""
 _Request = tuple[list[str], dict[str, str], str]
 """What follows ``python -m``, the environment, and the working folder."""
 
 
 @dataclass(frozen=True)
-class Warm:
-    """A warm process. It ends when its input is closed: at the latest, with who began it."""
+class ForkServer:
+    """A running one. It ends when its input is closed: at the latest, with who began it."""
 
     process: subprocess.Popen[bytes]
     settings: dict[str, str]
     """What Spark's environment must say."""
 
+    @property
+    def is_running(self) -> bool:
+        return self.process.poll() is None
 
-_warm: Warm | None = None
-
-
-def warm_python() -> Mapping[str, str]:
-    """What to set while Spark is launched; nothing where there is no place for it.
-
-    The warm process ends with this one, however that ends.
-    """
-    global _warm
-    if _warm is not None and _warm.process.poll() is not None:
-        _warm = None
-    if _warm is None:
-        folder = temporary_folder("python")
+    def stop(self) -> None:
+        """Have it end. Its forks go on: they are Spark's."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         try:
-            _warm = begin(folder)
-        except (OSError, EngineError):  # such as a name that is too long for a socket
-            shutil.rmtree(folder, ignore_errors=True)
-            return {}
-    return _warm.settings
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
-def begin(folder: Path) -> Warm:
-    """Start a warm process that has a folder of its own, which it removes at its end."""
+_server: ForkServer | None = None
+
+
+def is_wanted(said: bool | None = None) -> bool:
+    """Whether to use one: as said, or else as the environment says, or else yes; on Linux."""
+    if said is None:
+        word = os.environ.get(VARIABLE, "")
+        words = {"": True, "1": True, "true": True, "0": False, "false": False}
+        if word.lower() not in words:
+            raise EngineError(f"{VARIABLE}={word!r} is not a boolean; set it to 0 or 1")
+        said = words[word.lower()]
+    return said and sys.platform == "linux"
+
+
+def fork_server() -> Mapping[str, str]:
+    """What to set while Spark is launched; nothing where there is no place for a fork server.
+
+    It ends with this process, however that ends.
+    """
+    global _server
+    if _server is not None and _server.is_running:
+        return _server.settings
+    _server = None
+    if _has_java():  # one knows only the fork server that it was started with
+        return {}
+    folder = temporary_folder("python")
+    try:
+        _server = begin(folder)
+    except (OSError, EngineError) as error:  # such as a name that is too long for a socket
+        _LOG.debug("no fork server: %s", error)
+        shutil.rmtree(folder, ignore_errors=True)
+        return {}
+    return _server.settings
+
+
+def no_fork_server() -> Mapping[str, str]:
+    """What to set while Spark is launched without one: nothing. One that runs is stopped."""
+    global _server
+    if _server is not None:
+        _server.stop()
+        _server = None
+    return {}
+
+
+def is_used_by(session: Any) -> bool:
+    """Whether a session's Python processes are forks."""
+    if _server is None or not _server.is_running:
+        return False
+    program = getattr(session.sparkContext, "pythonExec", None)
+    return bool(program == _server.settings["PYSPARK_PYTHON"])
+
+
+def described(session: Any) -> str:
+    """Whether a session's Python processes are forks, and if not, why."""
+    if is_used_by(session):
+        return "in use: Spark's Python processes are forks of it"
+    if sys.platform != "linux":
+        return "not in use: it is for Linux"
+    if not is_wanted():
+        return f"switched off by {VARIABLE}"
+    return "not in use: Spark starts Python itself"
+
+
+def _has_java() -> bool:
+    from pyspark import SparkContext
+
+    return getattr(SparkContext, "_gateway", None) is not None
+
+
+def begin(folder: Path) -> ForkServer:
+    """Start a fork server that has a folder of its own, which it removes at its end."""
+    import fcntl  # not everywhere
+
     program = str(_script())
     address = str(folder / "socket")
     root = str(Path(__file__).parents[3])
@@ -111,7 +183,7 @@ def begin(folder: Path) -> Warm:
         number = fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 3)  # none of the three streams
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", code, str(folder), str(number)],
+                [sys.executable, "-c", code, str(folder), str(number), program],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=None if _is_open(2) else subprocess.DEVNULL,
@@ -122,7 +194,7 @@ def begin(folder: Path) -> Warm:
         finally:
             os.close(number)
     settings = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), program)
-    return Warm(process, {**settings, ADDRESS: address})
+    return ForkServer(process, {**settings, ADDRESS: address})
 
 
 def _is_open(number: int) -> bool:
@@ -147,66 +219,80 @@ def _script() -> Path:
 
 
 def main() -> None:
-    """The warm process: serve until the driver is gone, or be a fork to the end."""
-    folder, number = sys.argv[1:]
-    fork = None
+    """The fork server: serve until the driver is gone, or be a fork to the end."""
+    folder, number, program = sys.argv[1:]
+    connection = None
     try:
         with socket.socket(fileno=int(number)) as listener:
             for one in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
                 signal.signal(one, signal.SIG_IGN)  # it ends with the driver, and waits for none
-            for name in _NEEDED:
-                importlib.import_module(name)
+            import_ahead(_NEEDED)
             gc.collect()
             gc.freeze()
-            fork = _serve(listener)
+            connection = _serve(listener, Path(program))
     finally:
-        if fork is None:
+        if connection is None:
             shutil.rmtree(folder, ignore_errors=True)
-    if fork is not None:
-        fork()
+    if connection is not None:
+        _answer(connection)
 
 
-def _serve(listener: socket.socket) -> Callable[[], None] | None:
-    """Answer until the driver is gone; in a fork, what it is to do."""
+def _serve(listener: socket.socket, program: Path) -> socket.socket | None:
+    """Fork for everyone who connects, until the driver is gone; in a fork, the connection.
+
+    It is the fork that hears what is wanted: one who connects and says nothing holds up nobody.
+    """
+    listener.settimeout(PATIENCE)
     poll = select.poll()
     poll.register(listener, select.POLLIN)
     poll.register(sys.stdin, select.POLLIN)
     while True:
-        ready = {number for number, _ in poll.poll()}
+        ready = {number for number, _ in poll.poll(_DAY)}
+        mark_used(program)  # a job may run for longer than the cache keeps what nobody uses
         if sys.stdin.fileno() in ready:  # nothing is ever written there: it was closed
             return None
-        connection, _ = listener.accept()
-        fork = _answer(connection)
-        if fork is not None:
-            return fork
+        if not ready:
+            continue
+        connection = None
+        try:
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                return connection
+        except OSError as error:
+            _LOG.debug("not forked: %s", error)
+        if connection is not None:
+            connection.close()
 
 
-def _answer(connection: socket.socket) -> Callable[[], None] | None:
-    """Fork for one who asks; in the fork, what it is to do. A closed connection says no."""
-    request, streams = _received(connection)
-    try:
-        if request is not None and os.fork() == 0:
-            return lambda: _become(connection, streams, *request)
-    except OSError:
-        pass
-    connection.close()
-    for stream in streams:
-        os.close(stream)
-    return None
+def _answer(connection: socket.socket) -> None:
+    """In a fork: be what is asked for, or say no by closing the connection."""
+    with connection:
+        try:
+            request = _received(connection)
+            streams = _agreed(connection) if request is not None else []
+        except Exception as error:
+            _LOG.debug("a request that cannot be answered: %s", error)
+            return
+        if request is not None and len(streams) == 3:
+            _become(connection, streams, *request)
 
 
-def _received(connection: socket.socket) -> tuple[_Request | None, list[int]]:
-    """What is asked for, if it can be forked, and the streams that came with it."""
-    streams: list[int] = []
-    try:
-        head, streams, _, _ = socket.recv_fds(connection, 4, 3)
-        body = connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL)
-        arguments, environment, folder = marshal.loads(body)
-    except (OSError, EOFError, ValueError, TypeError):
-        return None, streams
-    if len(streams) != 3 or arguments[:1] != ["-m"] or not _is_as_here(environment):
-        return None, streams
-    return (arguments[1:], environment, folder), streams
+def _received(connection: socket.socket) -> _Request | None:
+    """What is asked for, if it can be forked."""
+    deadline = time.monotonic() + PATIENCE
+    count = int.from_bytes(receive(connection, 4, deadline), "big")
+    arguments, environment, folder = marshal.loads(receive(connection, count, deadline))
+    if arguments[:1] != ["-m"] or not _is_as_here(environment):
+        return None
+    return arguments[1:], environment, folder
+
+
+def _agreed(connection: socket.socket) -> list[int]:
+    """The streams of the one who asked; none if it has become Python itself."""
+    connection.settimeout(12 * PATIENCE)  # it has until then to be given the processor
+    connection.sendall(os.getpid().to_bytes(4, "big"))
+    said, streams, _, _ = socket.recv_fds(connection, 1, 3)
+    return streams if said == GO else []
 
 
 def _is_as_here(environment: Mapping[str, str]) -> bool:
@@ -252,11 +338,10 @@ def _become(
     path = [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p]
     sys.path[1:1] = [p for p in path if p not in sys.path and not p.endswith(".jar")]
     module, sys.argv = _OURS.get(arguments[0], arguments[0]), arguments
-    warnings.filterwarnings("ignore", "'pyspark", RuntimeWarning, "runpy")
+    warnings.filterwarnings("ignore", "'(pyspark|headrace)", RuntimeWarning, "runpy")
     extra: dict[str, Any] = {"print": lambda *_, **__: None} if module == _TALKATIVE else {}
     code: Any = 1
     try:
-        connection.sendall(os.getpid().to_bytes(4, "big"))
         runpy.run_module(module, extra, "__main__", alter_sys=True)
         code = 0
     except (BrokenPipeError, ConnectionResetError):
