@@ -59,7 +59,7 @@ if TYPE_CHECKING:
         when,
     )
     from headrace.io.source import Watermark
-    from headrace.jobs import Job, Progress, start
+    from headrace.jobs import Job, Progress
     from headrace.keyed import KeyedStream, WindowedStream
     from headrace.operators.custom import Transform
     from headrace.secrets import Secret
@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         read_text,
     )
     from headrace.spark.engine import Spark
+    from headrace.starting import start
     from headrace.stream import Stream
     from headrace.windows import session, sliding, tumbling
 
@@ -166,7 +167,8 @@ _HOMES = {
         "Expr array call coalesce col concat greatest hash_of least lit sql struct when"
     ),
     "headrace.io.source": "Watermark",
-    "headrace.jobs": "Job Progress start",
+    "headrace.jobs": "Job Progress",
+    "headrace.starting": "start",
     "headrace.keyed": "KeyedStream WindowedStream",
     "headrace.secrets": "Secret",
     "headrace.sources": (

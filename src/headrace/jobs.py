@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Protocol
@@ -174,33 +173,3 @@ class Job(Protocol):
 
     def result(self, output: int = 0) -> pa.Table:
         """What a job started without ``to=`` has given so far."""
-
-
-def start(
-    outputs: Sequence[Any], on: Any = None, *, checkpoint: Any = None, trigger: Any = None
-) -> Job:
-    """Start several outputs as one job, so that their sources are read once.
-
-    Each is a stream, or a pair of a stream and where it goes: ``hr.start([(fares, sink),
-    (trips.late, keep)])``.
-    """
-    from headrace.engines import resolve
-    from headrace.errors import PlanError
-    from headrace.stream import Stream
-    from headrace.writing import Outlet
-
-    if isinstance(outputs, (Stream, Outlet)) or not isinstance(outputs, Sequence):
-        raise PlanError("start takes a list: hr.start([stream, …]), or stream.start() for one")
-    found: list[Output] = []
-    for item in outputs:
-        if isinstance(item, Outlet):
-            on = item.on if on is None else on
-            item = (item.stream, item.sink)
-        stream, to = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
-        if not isinstance(stream, Stream):
-            raise PlanError(f"start: {stream!r} is not a stream, nor a (stream, sink) pair")
-        found.append(stream._output(to))
-    if not found:
-        raise PlanError("start: there is nothing to start; give a list of streams")
-    job: Job = resolve(on).start(found, checkpoint, trigger)
-    return job

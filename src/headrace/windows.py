@@ -79,6 +79,15 @@ def show_duration(micros: int) -> str:
     return f"{micros}us" if micros else "0s"
 
 
+def micros_of(time: int | datetime.datetime) -> int:
+    """A moment in microseconds since 1970; one without a zone is UTC."""
+    if isinstance(time, int):
+        return time
+    if time.tzinfo is not None:
+        time = time.astimezone(datetime.UTC).replace(tzinfo=None)
+    return (time - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
+
+
 def show_time(micros: int) -> str:
     """A moment of event time for people."""
     if micros >= FOREVER:

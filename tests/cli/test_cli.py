@@ -227,6 +227,7 @@ def test_doctor_finds_this_machine_well(capsys):
     out = capsys.readouterr().out
     assert "All is well." in out
     assert "a job in Spark's Python workers" in out
+    assert "fork server: " in out
 
 
 def test_doctor_says_how_to_fix_a_missing_java(monkeypatch):

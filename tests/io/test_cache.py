@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.cache import cache_folder, cached_script
+from headrace.cache import cache_folder, cached_script, mark_used, prune, sweep
 from headrace.errors import EngineError
 
 
@@ -49,3 +50,79 @@ def test_a_script_is_made_again_when_it_is_not_as_it_was(tmp_path: Path, monkeyp
     assert cached_script("kind", "name", "#!/bin/sh\n") == program
     assert program.read_text() == "#!/bin/sh\n"
     assert cached_script("kind", "name", "#!/bin/bash\n") != program
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770])
+def test_a_folder_that_others_can_write_to_is_made_anew(
+    tmp_path: Path, monkeypatch: Any, mode: int
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = cache_folder("x/y")
+    (folder / "planted").touch()
+    for changed in (folder, folder.parent):
+        changed.chmod(mode)
+        assert cache_folder("x/y") == folder
+        assert list(folder.iterdir()) == []
+        assert changed.stat().st_mode & 0o777 == 0o700
+    assert [p.name for p in tmp_path.rglob("*")] == ["headrace", "x", "y"]
+
+
+def test_a_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    cache_folder("x")
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+    with pytest.raises(EngineError, match="no folder for headrace's cache"):
+        cache_folder("x")
+
+
+def test_whatever_the_umask_nobody_else_may_write(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = os.umask(0)
+    try:
+        program = cached_script("kind", "name", "#!/bin/sh\n")
+    finally:
+        os.umask(before)
+    for path in (program, program.parent, program.parent.parent):
+        assert not path.stat().st_mode & 0o022
+
+
+def test_a_script_that_others_could_change_is_made_again(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    program = cached_script("kind", "name", "#!/bin/sh\n")
+    program.chmod(0o777)
+    assert cached_script("kind", "name", "#!/bin/sh\n") == program
+    assert program.stat().st_mode & 0o777 == 0o755
+
+
+def age(path: Path, days: float) -> None:
+    then = time.time() - days * 24 * 3600
+    os.utime(path, (then, then))
+
+
+def test_what_nobody_used_for_a_month_is_removed(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    old, young, used, again = (cache_folder(f"native-{n}/files") for n in range(4))
+    for folder in (old, used, again):
+        (folder / "file").touch()
+        age(folder.parent, 31)
+    age(young.parent, 29)
+    (tmp_path / "headrace" / "mine").mkdir()  # put there by a person
+    age(tmp_path / "headrace" / "mine", 300)
+    mark_used(used / "file")
+    cache_folder("native-3")
+    sweep()
+    assert not old.parent.exists()
+    assert young.is_dir()
+    assert (used / "file").exists()
+    assert (again / "file").exists()
+    names = sorted(p.name for p in (tmp_path / "headrace").iterdir())
+    assert names == ["mine", "native-1", "native-2", "native-3"]
+
+
+def test_without_a_cache_there_is_nothing_to_prune(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "none"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nor here"))
+    prune()
+    assert list(tmp_path.iterdir()) == []

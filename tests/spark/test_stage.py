@@ -166,11 +166,11 @@ def test_a_stopped_session_is_told(session):
 
 
 def test_settings_come_back_when_the_last_thread_is_done(session):
-    from headrace.spark.session import our_meaning
+    from headrace.spark.session import ansi_semantics
 
     session.conf.set("spark.sql.ansi.enabled", "false")
     try:
-        outer, inner = our_meaning(session, "UTC"), our_meaning(session, "UTC")
+        outer, inner = ansi_semantics(session, "UTC"), ansi_semantics(session, "UTC")
         outer.__enter__()
         inner.__enter__()
         outer.__exit__(None, None, None)

@@ -60,7 +60,8 @@ def outlet(stream: hr.Stream, said: dict[str, Any]) -> Any:
 
 def crash(said: dict[str, Any]) -> None:
     """Die at a point of the third commit."""
-    from headrace.spark.job import Delivery, SparkJob
+    from headrace.spark.job import SparkJob
+    from headrace.spark.sinks import Delivery
 
     point, seen = said.get("crash"), [0]
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from headrace.errors import HeadraceError
 from headrace.spark.engine import Spark
 from headrace.spark.java import find_java
+from headrace.spark.python import fork_server
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def _spark(master: str | None) -> Iterator[Finding]:
         yield Finding(
             "Spark", f"{session.version} on {where}, started in {time.perf_counter() - start:.1f} s"
         )
+        yield Finding("fork server", fork_server.described(session))
         start = time.perf_counter()
         total = hr.from_items(range(1000)).agg(total=hr.sum("value")).collect(on=engine)
         right = total["total"][0].as_py() == 499_500

@@ -18,8 +18,8 @@ from headrace.display import print_table
 from headrace.errors import PlanError, nearest
 from headrace.io.parquet import ParquetSink
 from headrace.jobs import Progress
-from headrace.jobs import start as hr_start
 from headrace.spark.progress import progress
+from headrace.starting import start as hr_start
 from headrace.stream import Stream
 from headrace.writing import Outlet
 

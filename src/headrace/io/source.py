@@ -48,6 +48,7 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from headrace.errors import PlanError
+from headrace.windows import micros_of
 
 BUNDLE_ROWS = 64 * 1024
 """The most records a source puts into one bundle."""
@@ -68,12 +69,7 @@ class Watermark:
 
     @property
     def micros(self) -> int:
-        if isinstance(self.time, int):
-            return self.time
-        moment = self.time
-        if moment.tzinfo is not None:
-            moment = moment.astimezone(datetime.UTC).replace(tzinfo=None)
-        return (moment - datetime.datetime(1970, 1, 1)) // datetime.timedelta(microseconds=1)
+        return micros_of(self.time)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import Kernel, numbers
 from headrace.kernels.tokenise import Text, Tokeniser
 from headrace.plan.nodes import (
-    AssignWindows,
     EventTime,
     Explode,
     Filter,
@@ -109,8 +108,6 @@ def compile_step(step: Narrow, schema: pa.Schema, zone: str = "UTC") -> tuple[Ru
         return _map_rows(step, schema)
     if isinstance(step, EventTime):
         return _event_time(step, schema)
-    if isinstance(step, AssignWindows):
-        return _assign_windows(step, schema)
     assert isinstance(step, MapBatches)
     return _map_batches(step), step.schema
 
@@ -300,26 +297,6 @@ def _event_time(step: EventTime, schema: pa.Schema) -> tuple[Run, pa.Schema]:
         return batch
 
     return run, schema
-
-
-def _assign_windows(step: AssignWindows, schema: pa.Schema) -> tuple[Run, pa.Schema]:
-    from headrace.kernels.window import assign, event_times, pane_starts
-
-    field = step.schema.field(len(step.schema) - 1)
-    after = schema.append(field)
-
-    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
-        times = event_times(batch, step.clock)
-        if step.by_pane:
-            starts = pane_starts(times, step.window)
-        else:
-            starts, rows = assign(times, step.window)
-            if step.window.size != step.window.every:
-                batch = batch.take(pa.array(rows))
-        columns = [*batch.columns, pa.array(starts).cast(field.type)]
-        return pa.RecordBatch.from_arrays(columns, schema=after)
-
-    return run, after
 
 
 def _map_rows(step: MapRows, schema: pa.Schema) -> tuple[Run, pa.Schema]:

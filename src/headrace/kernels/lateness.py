@@ -10,14 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import StepError
-from headrace.io.source import Watermark
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import numbers
 from headrace.kernels.native import panes
 from headrace.kernels.rows import rows_of
 from headrace.plan.nodes import EventTime
 from headrace.types import INTERVAL, unique_names
-from headrace.windows import LATEST, show_duration
+from headrace.windows import LATEST, micros_of, show_duration
 
 Punctuation = Callable[[pa.RecordBatch], Iterator[tuple[int, int]]]
 
@@ -121,7 +120,7 @@ def punctuation_of(event: EventTime, schema: pa.Schema, zone: str = "UTC") -> Pu
                 except Exception as error:
                     raise StepError(f"{label} failed on {row!r}: {error}") from error
                 if isinstance(time, (int, datetime.datetime)) and not isinstance(time, bool):
-                    yield i, Watermark(time).micros
+                    yield i, micros_of(time)
                 elif time is not None:
                     raise StepError(f"{label} gave {time!r}; give a datetime or None")
 

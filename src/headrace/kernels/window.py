@@ -91,24 +91,6 @@ def window_schema(bare: pa.Schema, keys: int, kind: pa.DataType) -> pa.Schema:
     return pa.schema([*fields[:keys], *times, *fields[keys:]])
 
 
-def pane_starts(times: Any, window: Window) -> Any:
-    """The start of the pane each record is in."""
-    steps = (times - window.offset) // window.every * window.every + window.offset
-    return np.where(times - steps >= window.short, steps + window.short, steps)
-
-
-def assign(times: Any, window: Window) -> tuple[Any, Any]:
-    """The start of every window each record is in, and the row it is of."""
-    last = (times - window.offset) // window.every * window.every + window.offset
-    if window.size == window.every:
-        return last, np.arange(times.size)
-    most = -(-window.size // window.every)
-    starts = last[:, None] - np.arange(most) * window.every
-    inside = starts > (times - window.size)[:, None]
-    rows, _ = np.nonzero(inside)
-    return starts[inside], rows
-
-
 @dataclass
 class Spans:
     """Partials of stretches of a key's time, each with its first and last moment."""

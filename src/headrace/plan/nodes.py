@@ -15,7 +15,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.expressions import Dialect
-from headrace.windows import AnyWindow, EventClock, Window, show_duration
+from headrace.windows import AnyWindow, EventClock, show_duration
 
 if TYPE_CHECKING:
     from headrace.aggregates import Aggregate
@@ -236,24 +236,6 @@ class EventTime(Narrow):
         if self.delay is None:
             return f"{self.column}, watermarks from the source{idle}"
         return f"{self.column}, delay {show_duration(self.delay)}{idle}"
-
-
-@dataclass(frozen=True, eq=False)
-class AssignWindows(Narrow):
-    """Each record once for every window it is in, with the window's start as a column."""
-
-    window: Window
-    clock: EventClock
-    by_pane: bool = False
-    """Each record once, with the start of the pane it is in."""
-
-    @property
-    def name(self) -> str:
-        return "window"
-
-    @property
-    def detail(self) -> str:
-        return repr(self.window)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,6 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.plan.nodes import (
-    AssignWindows,
     EventTime,
     Explode,
     Filter,
@@ -50,10 +49,6 @@ def prune(
             kept.append(step)
             if wanted is not None:
                 wanted |= {step.column}
-        elif isinstance(step, AssignWindows):
-            kept.append(step)
-            if wanted is not None:
-                wanted = (wanted - {step.schema.names[-1]}) | set(step.clock.columns)
         elif isinstance(step, Explode):
             keep = step.keep if wanted is None else tuple(k for k in step.keep if k in wanted)
             kept.append(replace(step, keep=keep))

@@ -51,8 +51,8 @@ from headrace.spark.columns import (
     sql_can,
     sql_group,
 )
-from headrace.spark.session import our_meaning
-from headrace.spark.shipping import ROWS_SQL, bare, by_value
+from headrace.spark.python.shipping import ROWS_SQL, bare, by_value
+from headrace.spark.session import ansi_semantics
 from headrace.spark.stage import Program, StageTask
 from headrace.spark.stage_inputs import (
     BundlesInput,
@@ -118,24 +118,24 @@ class Lowering:
     def collected(self, stage: Stage) -> Any:
         """The records as bundles in order."""
         self.shared.update(shared_heads(stage))
-        with our_meaning(self.session, self.zone):
+        with ansi_semantics(self.session, self.zone):
             return self._finished(stage, (), BundlesOutput(), ROWS_SQL)
 
     def written(self, stage: Stage, sink: Any) -> Any:
         """The messages of a sink's writers."""
         self.shared.update(shared_heads(stage))
-        with our_meaning(self.session, self.zone):
+        with ansi_semantics(self.session, self.zone):
             return self._finished(stage, (), WriteOutput(sink, stage.schema), MESSAGES_SQL)
 
     def ran(self, stage: Stage) -> Any:
         """A message for each task that ran."""
         self.shared.update(shared_heads(stage))
-        with our_meaning(self.session, self.zone):
+        with ansi_semantics(self.session, self.zone):
             return self._finished(stage, (), NoOutput(), MESSAGES_SQL)
 
     def rows(self, stage: Stage) -> Any:
         """The records as Spark rows."""
-        with our_meaning(self.session, self.zone):
+        with ansi_semantics(self.session, self.zone):
             return self._rows(stage)
 
     def clean(self) -> None:

@@ -14,7 +14,6 @@ from headrace.errors import PlanError
 from headrace.expressions import to_sql
 from headrace.kernels.expressions import compile_expression
 from headrace.plan.nodes import (
-    AssignWindows,
     EventTime,
     Explode,
     Filter,
@@ -73,7 +72,7 @@ def is_plain(steps: Sequence[Narrow]) -> bool:
 def plain_prefix(steps: Sequence[Narrow]) -> int:
     """How many of the first steps are expressions."""
     for i, step in enumerate(steps):
-        if step.python or isinstance(step, (AssignWindows, EventTime)) or _differs(step):
+        if step.python or isinstance(step, EventTime) or _differs(step):
             return i
     return len(steps)
 

@@ -34,6 +34,9 @@ class Spark:
     ``hr.Spark()`` uses the running session or starts one on all cores of this machine.
     ``hr.Spark(master="spark://host:7077")`` starts one on a cluster, ``hr.Spark(session=…)`` uses
     a session as it is and leaves it running; ``config`` adds Spark settings to a new session.
+
+    On one Linux machine Spark's Python processes are forks of one that has everything imported, so
+    that they start at once; ``fork_server=False`` has Spark start Python itself.
     """
 
     name = "spark"
@@ -44,15 +47,19 @@ class Spark:
         session: Any = None,
         master: str | None = None,
         config: Mapping[str, Any] | None = None,
+        fork_server: bool | None = None,
     ) -> None:
-        if session is not None and (master is not None or config is not None):
+        if session is not None and (master, config, fork_server) != (None, None, None):
             raise PlanError(
                 "Spark: a session has its master and its config already; drop the others"
             )
+        if fork_server is not None and not isinstance(fork_server, bool):
+            raise PlanError(f"Spark: fork_server={fork_server!r} is not True or False")
         self._session = session
         self._given = session is not None
         self._master = master
         self._config = dict(config or {})
+        self._fork_server = fork_server
 
     def __repr__(self) -> str:
         return f"Spark(master={self._master!r})" if self._master else "Spark()"
@@ -67,7 +74,7 @@ class Spark:
                 raise EngineError("the Spark session was stopped; give a running one")
             self._session = None
         if self._session is None:
-            self._session = start(self._master, self._config)
+            self._session = start(self._master, self._config, self._fork_server)
         return self._session
 
     def collect(self, node: Node) -> pa.Table:
@@ -112,9 +119,9 @@ class Spark:
     def frame(self, node: Node) -> Any:
         """The records as a Spark DataFrame, to go on with PySpark."""
         from headrace.spark.bounded import Lowering
-        from headrace.spark.failures import told
+        from headrace.spark.python.failures import driver_errors
 
-        with told():
+        with driver_errors():
             return Lowering(self.session, zone_of(node)).rows(stages_of(node))
 
     def start(self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None) -> Job:
@@ -136,9 +143,9 @@ class Spark:
     def _lowering(self, node: Node) -> Iterator[Any]:
         """What lowers plans here; what it spooled is removed when the job is done."""
         from headrace.spark.bounded import Lowering
-        from headrace.spark.failures import told
+        from headrace.spark.python.failures import driver_errors
 
-        with told():
+        with driver_errors():
             lowering = Lowering(self.session, zone_of(node))
             try:
                 yield lowering

@@ -36,7 +36,7 @@ from headrace.plan.nodes import (
 )
 from headrace.plan.prune import columns_of
 from headrace.plan.time import nodes_of, refuse_endless
-from headrace.spark.shipping import bare
+from headrace.spark.python.shipping import bare
 
 # Where the records of a branch go
 

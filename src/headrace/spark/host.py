@@ -20,10 +20,10 @@ from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Input, Operator, Part, Result, State
 from headrace.operators.stores import MemoryStore
 from headrace.plan.nodes import Node
-from headrace.spark.compiled import once
 from headrace.spark.graph import Branch, OperatorFlow
 from headrace.spark.pipes import Compiled
-from headrace.spark.shipping import bare
+from headrace.spark.python.compiled import once
+from headrace.spark.python.shipping import bare
 from headrace.spark.wire import (
     WATERMARK,
     Batches,

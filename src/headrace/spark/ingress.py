@@ -22,13 +22,13 @@ from headrace.kernels.lateness import (
     times_of,
 )
 from headrace.plan.nodes import EventTime, Narrow
-from headrace.spark.compiled import once
 from headrace.spark.control import Control
-from headrace.spark.failures import carrying
 from headrace.spark.graph import Branch, SourceFlow, source_columns
 from headrace.spark.offsets import Reading
 from headrace.spark.pipes import Compiled
-from headrace.spark.shipping import Shipped, bare
+from headrace.spark.python.compiled import once
+from headrace.spark.python.failures import carrying
+from headrace.spark.python.shipping import Shipped, bare
 from headrace.spark.wire import Batches, Place, Row, RowSender, in_batches
 from headrace.types import normal_batch
 from headrace.watermarks import SourceFrontier

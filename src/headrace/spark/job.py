@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import pickle
 import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,15 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import EngineError, HeadraceError
-from headrace.io.sink import Sink
 from headrace.jobs import Progress, Shown, SourceProgress, StageProgress
-from headrace.kernels.rows import failure, rows_of
 from headrace.signals import GRACE, Halt, asked_to_stop
 from headrace.spark.checkpoint import Lease
 from headrace.spark.control import Control
-from headrace.spark.failures import carrying, told
 from headrace.spark.graph import Graph, SourceFlow
-from headrace.spark.wire import OUTPUT, unpack
+from headrace.spark.python.failures import carrying, driver_errors
+from headrace.spark.sinks import Delivery
+from headrace.spark.wire import OUTPUT
 from headrace.watermarks import SourceFrontier, advance_together, waiting_for
 from headrace.windows import BEGINNING, show_time
 
@@ -36,52 +34,6 @@ _STOPPING = 60.0
 """How long a batch that runs may take to finish before a job is stopped in the middle of it."""
 _EPOCHS = 1000
 """The epochs with results that are remembered, for the output delay."""
-
-
-@dataclass
-class Delivery:
-    """Where an output goes."""
-
-    schema: pa.Schema
-    job: str
-    sink: Sink | None = None
-    function: Callable[..., Any] | None = None
-    kept: list[pa.RecordBatch] = field(default_factory=list)
-    records: int = 0
-
-    def take(self, epoch: int, data: Sequence[bytes]) -> None:
-        """What one micro-batch gave."""
-        if self.sink is not None:
-            messages = [pickle.loads(d) for d in data]
-            self.sink.commit_epoch(self.job, epoch, messages)
-            return
-        batches = [unpack(d, self.schema) for d in data]
-        self.records += sum(b.num_rows for b in batches)
-        if self.function is None:
-            self.kept.extend(batches)
-            return
-        for batch in batches:
-            self._call(batch)
-
-    def _call(self, batch: pa.RecordBatch) -> None:
-        assert self.function is not None
-        try:
-            self.function(batch)
-        except HeadraceError:
-            raise
-        except Exception as error:
-            first = next(rows_of(batch.slice(0, 1)), None)
-            what = f"a bundle of {batch.num_rows} records, the first"
-            raise failure("the function of start(to=…)", error, first, what) from error
-
-    def finish(self) -> None:
-        """The job has ended well."""
-        if self.sink is not None:
-            self.sink.finish()
-
-    def abort(self) -> None:
-        if self.sink is not None:
-            self.sink.abort()
 
 
 @dataclass
@@ -154,7 +106,7 @@ class SparkJob(Shown):
     def _watch(self) -> None:
         error: BaseException | None = None
         try:
-            with told():
+            with driver_errors():
                 while not self._query.awaitTermination(0.1):
                     self._lease.renew()
                     if self._finished:

@@ -20,8 +20,8 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from headrace.io.offsets import OffsetSource, Positions
 from headrace.io.source import Split
 from headrace.spark.control import Control
-from headrace.spark.failures import carrying
-from headrace.spark.shipping import PARTS, ROWS_SQL, Shipped, by_value
+from headrace.spark.python.failures import carrying
+from headrace.spark.python.shipping import PARTS, ROWS_SQL, Shipped, by_value
 from headrace.spark.wire import Batches
 from headrace.watermarks import Activity, SourceFrontier
 from headrace.windows import BEGINNING

@@ -10,8 +10,8 @@ from pyspark.sql import Row as SparkRow
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
-from headrace.spark.failures import carrying
-from headrace.spark.shipping import Shipped
+from headrace.spark.python.failures import carrying
+from headrace.spark.python.shipping import Shipped
 
 # Types and not text: Spark would have each task ask the JVM what the text means.
 _NOTE = StructType().add("value", StringType())

@@ -14,10 +14,9 @@ import psutil
 
 from headrace.cache import sweep
 from headrace.errors import EngineError
-from headrace.spark.home import quick_home
 from headrace.spark.java import find_java
+from headrace.spark.python.fork_server import fork_server, is_used_by, is_wanted, no_fork_server
 from headrace.spark.stderr import without_noise
-from headrace.spark.warm import warm_python
 
 _LOCAL_CONFIG = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -38,7 +37,7 @@ _CONFIG = {
     "spark.sql.caseSensitive": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    "spark.python.daemon.module": "headrace.spark.daemon",
+    "spark.python.daemon.module": "headrace.spark.python.daemon",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }
@@ -69,7 +68,7 @@ _HELD: dict[int, tuple[int, str, dict[str, str]]] = {}
 
 
 @contextlib.contextmanager
-def our_meaning(session: Any, zone: str) -> Iterator[None]:
+def ansi_semantics(session: Any, zone: str) -> Iterator[None]:
     """While a plan is lowered: expressions and names mean on Spark what they mean to us.
 
     A person's session may be set otherwise, and several threads may lower plans on it at once,
@@ -99,8 +98,12 @@ def our_meaning(session: Any, zone: str) -> Iterator[None]:
             _HELD_CHANGED.notify_all()
 
 
-def start(master: str | None = None, config: Mapping[str, Any] | None = None) -> Any:
-    """A new session, or the running one where it fits."""
+def start(
+    master: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    forks: bool | None = None,
+) -> Any:
+    """A new session, or the running one where it fits; ``forks``: with a fork server or not."""
     session = running()
     if session is not None:
         if master is not None and session.sparkContext.master != master:
@@ -114,6 +117,11 @@ def start(master: str | None = None, config: Mapping[str, Any] | None = None) ->
                     f"a Spark session is running without {name}={value}; stop it, or pass "
                     "on=hr.Spark() to use it as it is"
                 )
+        if forks is False and is_used_by(session):
+            raise EngineError(
+                "a Spark session is running with the fork server; stop it before you start one "
+                "without it"
+            )
         return session
     master = master or os.environ.get("SPARK_MASTER") or "local[*]"
     settings = dict(_CONFIG)
@@ -125,10 +133,10 @@ def start(master: str | None = None, config: Mapping[str, Any] | None = None) ->
         settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log}"
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings |= {k: str(v) for k, v in (config or {}).items()}
-    return _launch(master, settings)
+    return _launch(master, settings, is_wanted(forks))
 
 
-def _launch(master: str, settings: Mapping[str, str]) -> Any:
+def _launch(master: str, settings: Mapping[str, str], forks: bool) -> Any:
     from pyspark.sql import SparkSession
 
     sweep()
@@ -138,7 +146,7 @@ def _launch(master: str, settings: Mapping[str, str]) -> Any:
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
-        with _quick_python(master, settings), without_noise():
+        with _quick_python(master, settings, forks), without_noise():
             return builder.getOrCreate()
     except Exception as error:
         first = str(error).strip().splitlines()
@@ -149,23 +157,20 @@ def _launch(master: str, settings: Mapping[str, str]) -> Any:
 
 
 @contextlib.contextmanager
-def _quick_python(master: str, settings: Mapping[str, str]) -> Iterator[None]:
+def _quick_python(master: str, settings: Mapping[str, str], forks: bool) -> Iterator[None]:
     """While Spark is launched: what it takes for Python, unless a person has said.
 
-    On this machine its processes are forks and import compiled files; a cluster has a Python of its
-    own, and may be sent the archives of Spark's home as they are. One launch at a time, for the
-    environment is the process's.
+    On this machine its processes are forks; a cluster has a Python of its own. One launch at a
+    time, for the environment is the process's.
     """
     names = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
     with _LAUNCHING:
         for name in names:
             os.environ.setdefault(name, sys.executable)
-        quick: dict[str, str] = {}
-        if master == "local" or master.startswith("local["):
-            quick |= quick_home()
-            is_said = any(os.environ[n] != sys.executable for n in names)
-            if not is_said and "spark.pyspark.python" not in settings:
-                quick |= warm_python()
+        is_local = master == "local" or master.startswith("local[")
+        is_said = any(os.environ[n] != sys.executable for n in names)
+        is_said = is_said or "spark.pyspark.python" in settings
+        quick = fork_server() if forks and is_local and not is_said else no_fork_server()
         before = {name: os.environ.get(name) for name in quick}
         os.environ.update(quick)
         try:

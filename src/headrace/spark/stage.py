@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from headrace.kernels.chain import Chain, compile_chain
 from headrace.operators.operator import Input, Operator
 from headrace.plan.nodes import Narrow
-from headrace.spark.compiled import once
-from headrace.spark.failures import carrying
-from headrace.spark.shipping import Shipped
+from headrace.spark.python.compiled import once
+from headrace.spark.python.failures import carrying
+from headrace.spark.python.shipping import Shipped
 from headrace.spark.stage_inputs import StageInput
 from headrace.spark.stage_outputs import PartialOutput, StageOutput
 from headrace.spark.wire import Batches, Place

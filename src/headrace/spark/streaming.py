@@ -20,15 +20,16 @@ from headrace.plan.time import zone_of
 from headrace.spark.checkpoint import Lease, known_job
 from headrace.spark.columns import as_schema, quoted
 from headrace.spark.control import Control
-from headrace.spark.failures import told
 from headrace.spark.graph import Graph, SourceFlow, graph_of
 from headrace.spark.host import Hosted, LevelProgram
 from headrace.spark.ingress import FrameReader, SourceProgram
-from headrace.spark.job import Delivery, SparkJob
+from headrace.spark.job import SparkJob
 from headrace.spark.offsets import SourcePlan, source_class
 from headrace.spark.processor import Level
-from headrace.spark.session import our_meaning
-from headrace.spark.shipping import ROWS_SQL, Shipped
+from headrace.spark.python.failures import driver_errors
+from headrace.spark.python.shipping import ROWS_SQL, Shipped
+from headrace.spark.session import ansi_semantics
+from headrace.spark.sinks import Delivery
 from headrace.spark.wire import labels_of
 from headrace.windows import duration
 
@@ -85,7 +86,7 @@ def start_stream(
     if "://" not in folder or folder.startswith("file://"):
         settings |= _LOCAL_SETTINGS
     try:
-        with told(), our_meaning(session, zone), _set(session, settings):
+        with driver_errors(), ansi_semantics(session, zone), _set(session, settings):
             frame = _frame(session, graph, labels, zone, own.folder, closes=checkpoint is None)
             writer = frame.writeStream.foreachBatch(running.deliver).outputMode("append")
             writer = writer.option("checkpointLocation", folder).trigger(**how)

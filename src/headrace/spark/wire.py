@@ -19,7 +19,7 @@ from pyspark import TaskContext
 
 from headrace.kernels.expressions.hashing import hash_columns
 from headrace.operators.operator import Part
-from headrace.spark.shipping import PARTS
+from headrace.spark.python.shipping import PARTS
 
 ROWS = pa.schema(
     [

@@ -24,7 +24,7 @@ class Carried(RuntimeError):
 
 @contextlib.contextmanager
 def carrying() -> Iterator[None]:
-    """In a worker: send our errors so that ``told`` can read them."""
+    """In a worker: send our errors so that ``driver_errors`` can read them."""
     try:
         yield
     except HeadraceError as error:
@@ -32,7 +32,7 @@ def carrying() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def driver_errors() -> Iterator[None]:
     """On the driver: raise a worker's error as it was, and any other in one sentence."""
     try:
         yield
@@ -74,11 +74,10 @@ def _from_spark(error: BaseException) -> bool:
 
 def _gist(error: Any) -> str:
     """The sentence that says what happened, out of a Java stack trace."""
-    told = re.search(r"\[[A-Z_.]{4,}\] [^\n]*", _text(error))
-    if told:
-        return re.sub(r" If necessary set \S+ to \S+ to bypass this error\.?", "", told.group())[
-            :500
-        ]
+    sentence = re.search(r"\[[A-Z_.]{4,}\] [^\n]*", _text(error))
+    if sentence:
+        advice = r" If necessary set \S+ to \S+ to bypass this error\.?"
+        return re.sub(advice, "", sentence.group())[:500]
     lines = [line.strip() for line in _text(error).splitlines() if line.strip()]
     for line in reversed(lines):
         if re.match(r"^[A-Za-z_.]*(Error|Exception)\b", line) and "py4j" not in line:

@@ -1,0 +1,1 @@
+"""Spark's Python processes: how they start, what they are sent, and how their errors come back."""
