@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.kernels.aggregate import Merge, Partial, by_shard, compile_aggregation
+from headrace.kernels.aggregate import GeneralTable, Merge, by_shard, compile_aggregation
 from headrace.kernels.chain import compile_chain
 from headrace.kernels.group import Grouper
 from headrace.plan.stages import stages_of
@@ -41,7 +41,7 @@ def test_cuts_and_merges_do_not_matter(records, cut, parts, shards):
         merges = [Merge(aggregation) for _ in range(shards)]
         step = -(-max(1, len(batches)) // parts)
         for start in range(0, len(batches), step):
-            partial = Partial(aggregation)
+            partial = GeneralTable(aggregation)
             for batch in batches[start : start + step]:
                 partial.add(batch)
             bundle = partial.bundle()

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace import col
-from headrace.kernels.aggregate import Merge, Partial, TokenCounts, compile_partial
+from headrace.kernels.aggregate import GeneralTable, Merge, compile_partial
 from headrace.kernels.tokenise import Tokeniser
+from headrace.kernels.words import WordTable
 from headrace.plan.stages import stages_of
 
 TEXT = st.text(st.sampled_from("abzABZ09_ ,.\t-éİKß日\0"), max_size=60)
@@ -46,9 +47,9 @@ def test_fused_counts_are_the_counts_of_the_pieces(lines, pattern, lower, keep_e
     words = hr.from_arrow(table).flat_map(text.split(pattern), name="w")
     words = words if keep_empty else words.filter(col("w") != "")
     fused, got = run(words.group_by("w").agg(n=hr.count()), table.to_batches(max_chunksize=cut))
-    assert isinstance(fused, TokenCounts)
+    assert isinstance(fused, WordTable)
     plain, slow = run(words.group_by(w="concat(w, '')").agg(n=hr.count()), table.to_batches())
-    assert isinstance(plain, Partial)
+    assert isinstance(plain, GeneralTable)
     assert got == slow
     pieces = [
         p
@@ -71,7 +72,7 @@ def test_many_words_make_the_table_grow():
         hr.from_arrow(table).flat_map(col("line").split(" "), name="w").group_by("w").count("n")
     )
     fused, got = run(stream, table.to_batches())
-    assert isinstance(fused, TokenCounts)
+    assert isinstance(fused, WordTable)
     assert got == Counter(w for line in lines for w in line.split(" "))
 
 
@@ -88,7 +89,7 @@ def test_other_aggregates_are_not_fused():
     )
     for keyed in (words.group_by("w").agg(s=hr.sum("k")), words.group_by("w", "k").count("n")):
         partial, _ = run_start(keyed)
-        assert isinstance(partial, Partial)
+        assert isinstance(partial, GeneralTable)
 
 
 def run_start(stream):

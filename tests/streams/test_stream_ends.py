@@ -13,7 +13,7 @@ import pytest
 
 import headrace as hr
 from headrace import testing
-from headrace.box.sinks import Written
+from headrace.box.sinks import WrittenTo
 from headrace.io.gathering import EachBatch
 from tests.streams.conftest import drop
 
@@ -92,7 +92,7 @@ def test_results_reach_a_function_at_once_on_the_box() -> None:
 def test_a_slow_commit_is_given_time_to_take_records() -> None:
     clock = [0.0]
     sink = EachBatch(lambda table, epoch: clock.__setitem__(0, clock[0] + 1.0), "slow")
-    written = Written(sink, pa.schema([("v", pa.int64())]), 0.0, lambda: clock[0])
+    written = WrittenTo(sink, pa.schema([("v", pa.int64())]), 0.0, lambda: clock[0])
 
     class One:
         batch = pa.record_batch({"v": pa.array([1])})

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.box.bundle import Bundle
-from headrace.box.container import Container, State
+from headrace.box.container import Container, ContainerState
 from headrace.windows import BEGINNING, FOREVER
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class Cascade:
         self.bytes -= bundle.nbytes
         if self.checker is not None:
             self.checker.consumed(container)
-        if container.unconsumed == 0 and container.state is State.WM_CANCELLED:
+        if container.unconsumed == 0 and container.state is ContainerState.WM_CANCELLED:
             self._retire(container.lane)
 
     # Watermarks
@@ -237,24 +237,24 @@ class Cascade:
     def assign(self, container: Container, watermark: int, arrived: float) -> None:
         """The epoch ends with this watermark: no more bundles will come."""
         container.watermark, container.arrived = watermark, arrived
-        container.state = State.WM_ASSIGNED
+        container.state = ContainerState.WM_ASSIGNED
 
     def cancel(self, container: Container) -> None:
         """The epoch has no end of its own here: it goes on into the next container."""
-        container.state = State.WM_CANCELLED
+        container.state = ContainerState.WM_CANCELLED
         self._retire(container.lane)
 
     def _retire(self, lane: Lane) -> None:
         """Remove the oldest containers that are done, and pass on that they are."""
         while lane.containers:
             front = lane.containers[0]
-            if front.state is State.WM_CANCELLED and front.unconsumed == 0:
+            if front.state is ContainerState.WM_CANCELLED and front.unconsumed == 0:
                 lane.containers.popleft()
                 for below in front.down:
                     if below is not None:
                         self._place(below)
                         self.cancel(below)
-            elif front.state is State.WM_CONSUMED:
+            elif front.state is ContainerState.WM_CONSUMED:
                 lane.containers.popleft()
             else:
                 return
@@ -271,7 +271,7 @@ class Cascade:
             if not lane.containers:
                 continue
             front = lane.containers[0]
-            if front.state is not State.WM_ASSIGNED or front.unconsumed:
+            if front.state is not ContainerState.WM_ASSIGNED or front.unconsumed:
                 continue
             if not vertex.joint:
                 return front
@@ -302,7 +302,7 @@ class Cascade:
         assert container.watermark is not None
         if self.checker is not None:
             self.checker.retrieved(container)
-        container.state = State.WM_RETRIEVED
+        container.state = ContainerState.WM_RETRIEVED
         vertex.closing += 1
         lane.watermark = container.watermark
         if not vertex.joint:
@@ -318,7 +318,7 @@ class Cascade:
         """The watermark is consumed; ``watermark`` is what goes downstream, None if nothing."""
         vertex = container.lane.vertex
         vertex.closing -= 1
-        container.state = State.WM_CONSUMED
+        container.state = ContainerState.WM_CONSUMED
         for output in range(len(container.down)):
             if watermark is None:
                 below = container.down[output]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace.box.cascade import Lane
 
 
-class State(Enum):
+class ContainerState(Enum):
     """The life of a container (figure 3)."""
 
     OPEN = "bundles may still come"
@@ -37,7 +37,7 @@ class Container:
 
     def __init__(self, lane: Lane, epoch: int, since: int, ordered: bool) -> None:
         self.lane, self.epoch, self.since, self.ordered = lane, epoch, since, ordered
-        self.state = State.OPEN
+        self.state = ContainerState.OPEN
         self.bundles: deque[Bundle] = deque()
         self.unconsumed = 0
         self.deposited = 0
@@ -49,7 +49,7 @@ class Container:
     @property
     def is_complete(self) -> bool:
         """Whether no more bundles will come."""
-        return self.state in (State.WM_ASSIGNED, State.WM_CANCELLED)
+        return self.state in (ContainerState.WM_ASSIGNED, ContainerState.WM_CANCELLED)
 
     def __repr__(self) -> str:
         return (

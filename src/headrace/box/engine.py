@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.box.clock import Clock
 from headrace.box.job import BoxJob, Run
 from headrace.box.scheduler import SCHEDULERS, scheduler_of
-from headrace.box.sinks import Collected, Discarded, Written
+from headrace.box.sinks import Collected, Discarded, WrittenTo
 from headrace.errors import PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import Output
@@ -129,7 +129,7 @@ class Box:
     def write(self, node: Node, sink: Sink) -> None:
         """The records into a sink, committed once all are there."""
         ends(node, "write")
-        self._finish(node, Written(sink, node.schema, None), alone=True)
+        self._finish(node, WrittenTo(sink, node.schema, None), alone=True)
 
     def run(self, node: Node) -> None:
         """Run for the effect of its functions."""

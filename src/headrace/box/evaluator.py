@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.box.bundle import Bundle
 from headrace.box.container import Container
-from headrace.box.host import Out
+from headrace.box.host import Outbox
 from headrace.box.ingress import Ingress, Reader
 from headrace.operators.operator import Phases
 from headrace.windows import FOREVER
@@ -29,7 +29,7 @@ class BundleWork:
 
     def work(self, worker: int) -> None:
         bundle = self.bundle
-        self.out = Out(bundle.epoch, bundle.order, worker, self.container.lane.number)
+        self.out = Outbox(bundle.epoch, bundle.order, worker, self.container.lane.number)
         vertex = self.container.lane.vertex
         start, worked = time.perf_counter(), time.thread_time()
         vertex.transform.process(bundle, self.out)
@@ -61,7 +61,7 @@ class WatermarkWork:
 
     def __init__(self, run: Run, container: Container, when: int | None) -> None:
         self.run, self.container, self.time = run, container, when
-        self.out = Out(container.epoch, (when or 0,), 0, container.lane.number)
+        self.out = Outbox(container.epoch, (when or 0,), 0, container.lane.number)
         self.out.watermark = when
         self.phases: Phases | None = None
         self.tasks: list[Callable[[], None]] | None = None

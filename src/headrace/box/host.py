@@ -10,7 +10,7 @@ from headrace.operators.operator import Operator, Phases, Result, Shards
 from headrace.windows import BEGINNING, FOREVER
 
 
-class Out:
+class Outbox:
     """Where a vertex puts what it makes of a bundle or a watermark."""
 
     __slots__ = ("bundles", "epoch", "lane", "order", "watermark", "worker")
@@ -36,13 +36,13 @@ class Stateless:
     def __init__(self, chain: Chain, lanes: int = 1) -> None:
         self.chain, self.lanes = chain, lanes
 
-    def process(self, bundle: Bundle, out: Out) -> None:
+    def process(self, bundle: Bundle, out: Outbox) -> None:
         if self.lanes > 1:
             out.order = (out.lane, *bundle.order)
         for batch in self.chain.bundles(selected(bundle.batch, self.chain)):
             out.emit(batch)
 
-    def on_watermark(self, time: int, out: Out) -> None:
+    def on_watermark(self, time: int, out: Outbox) -> None:
         """A watermark passes through."""
 
 
@@ -68,7 +68,7 @@ class Hosted:
     def nbytes(self) -> int:
         return self.shards.nbytes
 
-    def process(self, bundle: Bundle, out: Out) -> None:
+    def process(self, bundle: Bundle, out: Outbox) -> None:
         chain = self.operator.chains[out.lane]
         for i, batch in enumerate(chain.bundles(selected(bundle.batch, chain))):
             if batch.num_rows:
@@ -76,7 +76,7 @@ class Hosted:
                 for _, result in self.shards.add(out.lane, batch, order, out.worker):
                     out.emit(result)
 
-    def on_watermark(self, time: int, out: Out) -> Phases | None:
+    def on_watermark(self, time: int, out: Outbox) -> Phases | None:
         before = self.shards.watermarks[out.lane]
         self.shards.watermarks[out.lane] = time
         if not self.operator.advances(before, time):
@@ -84,7 +84,7 @@ class Hosted:
             return None
         return self._advance(time, out)
 
-    def _advance(self, time: int, out: Out) -> Phases:
+    def _advance(self, time: int, out: Outbox) -> Phases:
         def emit(shard: int, result: Result) -> None:
             number, batch = result
             if not batch.schema.equals(self.schema):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.box.bundle import Bundle
-from headrace.box.container import Container, State
+from headrace.box.container import Container, ContainerState
 from headrace.errors import HeadraceError
 from headrace.kernels.window import event_times
 from headrace.windows import BEGINNING, EventClock, show_time
@@ -42,7 +42,7 @@ class Checker:
             raise InvariantError(
                 f"records of epoch {bundle.epoch} were put into {container}: they left their epoch"
             )
-        if container.state not in (State.OPEN,):
+        if container.state not in (ContainerState.OPEN,):
             raise InvariantError(f"{container} was given records after its end watermark")
         lane = container.lane
         clock = self.clocks.get(id(lane))

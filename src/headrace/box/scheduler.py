@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from headrace.box.cascade import Cascade, Vertex
-from headrace.box.container import Container, State
+from headrace.box.container import Container, ContainerState
 from headrace.errors import PlanError, nearest
 from headrace.windows import BEGINNING
 
@@ -138,9 +138,12 @@ class InOrder:
         for vertex in reversed(cascade.vertices):
             for lane in vertex.lanes:
                 for container in lane.containers:
-                    if container.state is State.WM_CANCELLED and not container.unconsumed:
+                    if container.state is ContainerState.WM_CANCELLED and not container.unconsumed:
                         continue
-                    complete = container.state in (State.WM_ASSIGNED, State.WM_CANCELLED)
+                    complete = container.state in (
+                        ContainerState.WM_ASSIGNED,
+                        ContainerState.WM_CANCELLED,
+                    )
                     if complete and ready(container):
                         return container, False
                     break

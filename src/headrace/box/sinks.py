@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.box.bundle import Bundle
-from headrace.box.host import Out
+from headrace.box.host import Outbox
 from headrace.errors import HeadraceError, StepError
 from headrace.io.sink import Sink
 from headrace.kernels.rows import failure, rows_of
@@ -25,10 +25,10 @@ class Collected:
         self.schema = schema
         self.bundles: list[Bundle] = []
 
-    def process(self, bundle: Bundle, out: Out) -> None:
+    def process(self, bundle: Bundle, out: Outbox) -> None:
         self.bundles.append(bundle)
 
-    def on_watermark(self, time: int, out: Out) -> None:
+    def on_watermark(self, time: int, out: Outbox) -> None:
         """Nothing is held back."""
 
     def table(self) -> pa.Table:
@@ -53,7 +53,7 @@ class Called:
     def __init__(self, function: Callable[[pa.RecordBatch], Any], label: str) -> None:
         self.function, self.label = function, label
 
-    def process(self, bundle: Bundle, out: Out) -> None:
+    def process(self, bundle: Bundle, out: Outbox) -> None:
         try:
             self.function(bundle.batch)
         except HeadraceError:
@@ -63,7 +63,7 @@ class Called:
             what = f"a bundle of {bundle.batch.num_rows} records, the first"
             raise failure(self.label, error, first, what) from error
 
-    def on_watermark(self, time: int, out: Out) -> None:
+    def on_watermark(self, time: int, out: Outbox) -> None:
         """Nothing is held back."""
 
     def tick(self) -> None:
@@ -76,10 +76,10 @@ class Called:
 class Discarded:
     """Runs a pipeline for the effect of its functions."""
 
-    def process(self, bundle: Bundle, out: Out) -> None:
+    def process(self, bundle: Bundle, out: Outbox) -> None:
         """Nothing is kept."""
 
-    def on_watermark(self, time: int, out: Out) -> None:
+    def on_watermark(self, time: int, out: Outbox) -> None:
         """Nothing is held back."""
 
     def tick(self) -> None:
@@ -89,7 +89,7 @@ class Discarded:
         """Nothing was kept."""
 
 
-class Written:
+class WrittenTo:
     """Writes to a sink, and commits when the input ends; an unbounded job also before.
 
     A commit makes visible what has been written so far, whole bundles; it follows a watermark
@@ -112,7 +112,7 @@ class Written:
         self.lock = threading.Lock()
         """Bundles of a later epoch may come while an earlier one's watermark is processed."""
 
-    def process(self, bundle: Bundle, out: Out) -> None:
+    def process(self, bundle: Bundle, out: Outbox) -> None:
         with self.lock:
             if self.writer is None:
                 self._begin()
@@ -133,7 +133,7 @@ class Written:
         with self.lock:
             self._commit()
 
-    def on_watermark(self, time: int, out: Out) -> None:
+    def on_watermark(self, time: int, out: Outbox) -> None:
         with self.lock:
             if time == FOREVER:
                 if self.writer is None and not self.commits:
@@ -166,7 +166,7 @@ def sink_of(to: Any, schema: pa.Schema, interval: float | None) -> tuple[Any, bo
         return Collected(schema), False
     if isinstance(to, Sink):
         sink = copy.copy(to)  # it may be started again, and a job changes its own
-        written = Written(sink, schema, interval)
+        written = WrittenTo(sink, schema, interval)
         if interval is not None and not sink.by_interval:
             written.every = 0.0
         sink.ready()

@@ -34,7 +34,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class CellPlan:
+class NumberPlan:
     """An aggregation that can be kept in cells."""
 
     aggregation: Aggregation
@@ -45,7 +45,7 @@ class CellPlan:
     keys: int
 
     @staticmethod
-    def of(aggregation: Aggregation) -> CellPlan | None:
+    def of(aggregation: Aggregation) -> NumberPlan | None:
         """The plan, or None for an aggregation that must go the general way."""
         kinds = [k.type for k in aggregation.keys]
         if not 1 <= len(kinds) <= 2 or not all(is_fixed(k) for k in kinds):
@@ -58,7 +58,7 @@ class CellPlan:
             if op >= 0:
                 ops.append(op)
                 inputs.append(i)
-        return CellPlan(aggregation, np.array(ops, np.int64), tuple(inputs), len(kinds))
+        return NumberPlan(aggregation, np.array(ops, np.int64), tuple(inputs), len(kinds))
 
     @property
     def width(self) -> int:
@@ -111,10 +111,10 @@ def bucket(
     return order, starts
 
 
-class Cells:
+class NumberTable:
     """The table of one pane and one part of the keys."""
 
-    def __init__(self, plan: CellPlan, room: int = _LEAST) -> None:
+    def __init__(self, plan: NumberPlan, room: int = _LEAST) -> None:
         self.plan = plan
         self.slots = np.zeros(room * plan.width, np.uint64)
         self.meta = np.zeros(2, np.int64)

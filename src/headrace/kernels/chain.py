@@ -161,7 +161,7 @@ def _filter(step: Filter, schema: pa.Schema, zone: str) -> tuple[Run, pa.Schema]
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SplitText:
     """``split(text, pattern)`` cut by a tokeniser, ``lower`` folded in where the text is ASCII."""
 
     text: Kernel
@@ -179,7 +179,7 @@ class Split:
         return evaluate(self.lowered, batch), self.tokeniser
 
 
-def as_split(tree: exp.Expr, schema: pa.Schema, zone: str) -> Split | None:
+def as_split(tree: exp.Expr, schema: pa.Schema, zone: str) -> SplitText | None:
     """The expression as a tokeniser's work, if it is."""
     if not (isinstance(tree, exp.Anonymous) and tree.name.lower() == "split"):
         return None
@@ -196,7 +196,7 @@ def as_split(tree: exp.Expr, schema: pa.Schema, zone: str) -> Split | None:
     if not pa.types.is_string(inner.type):
         return None
     lowered = compile_expression(text, schema, zone) if lower else None
-    return Split(inner, lowered, plain, folding)
+    return SplitText(inner, lowered, plain, folding)
 
 
 def is_not_empty(step: Narrow | None, column: str) -> bool:

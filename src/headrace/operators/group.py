@@ -8,8 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.kernels.aggregate import Aggregation, Merge, PartialPlan, compile_partial
-from headrace.kernels.aggregate import Partial as Table
+from headrace.kernels.aggregate import (
+    Aggregation,
+    GeneralTable,
+    Merge,
+    PartialPlan,
+    compile_partial,
+)
 from headrace.operators.operator import (
     Description,
     Hosting,
@@ -91,7 +96,7 @@ def closing(
 def of_nothing(aggregation: Aggregation) -> pa.RecordBatch:
     """The results of no records at all, without a key."""
     merge = Merge(aggregation)
-    merge.add(Table(aggregation).bundle())
+    merge.add(GeneralTable(aggregation).bundle())
     return merge.finish()
 
 
@@ -125,7 +130,7 @@ class GroupPartial:
             for order, batch in self.table.partials(shard, self.hosting.shards):
                 yield Part(0, batch, order)
         elif not self.operator.is_keyed:
-            yield Part(0, Table(self.operator.aggregation).bundle())
+            yield Part(0, GeneralTable(self.operator.aggregation).bundle())
 
     def release(self) -> None:
         if self.table is not None:

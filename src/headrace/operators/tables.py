@@ -19,17 +19,17 @@ import pyarrow as pa
 from headrace.errors import ExpressionError
 from headrace.kernels.aggregate import (
     Aggregation,
+    GeneralTable,
     Merge,
-    Partial,
     PartialPlan,
-    TokenCounts,
     by_shard,
     single_partials,
 )
-from headrace.kernels.cells import CellPlan, Cells, bucket
+from headrace.kernels.cells import NumberPlan, NumberTable, bucket
 from headrace.kernels.chain import blame
 from headrace.kernels.tokenise import Text, Tokeniser
 from headrace.kernels.window import rows_by_pane
+from headrace.kernels.words import WordTable
 from headrace.operators.operator import Hosting, Task
 from headrace.operators.stores import Order
 from headrace.plan.nodes import GroupBy
@@ -110,7 +110,7 @@ class WordTables:
 
     def __init__(self, spare: SpareTables, hosting: Hosting) -> None:
         self.spare, self.hosting = spare, hosting
-        self.own: dict[int, TokenCounts] = {}
+        self.own: dict[int, WordTable] = {}
         self.parts: dict[int, pa.RecordBatch] | None = None
         self.early: deque[tuple[Text, Tokeniser]] = deque()
         self.early_bytes = 0
@@ -138,7 +138,7 @@ class WordTables:
             self.early_bytes -= text.nbytes
             self.table(worker).add_text(text, tokeniser)
 
-    def table(self, worker: int) -> TokenCounts:
+    def table(self, worker: int) -> WordTable:
         known = self.own.get(worker)
         return known if known is not None else self.own.setdefault(worker, self.spare.take())
 
@@ -160,7 +160,7 @@ class WordTables:
             for table in tables[1:]:
                 tables[0].merge(table, 0, 0)
             return _nonempty(tables[0].bundle())
-        merged: TokenCounts = self.spare.take()
+        merged: WordTable = self.spare.take()
         for table in tables:
             merged.merge(table, shard, (shards - 1).bit_length())
         batch = merged.bundle()
@@ -184,7 +184,7 @@ class GeneralTables:
 
     def __init__(self, aggregation: Aggregation) -> None:
         self.aggregation = aggregation
-        self.own: dict[int, Partial] = {}
+        self.own: dict[int, GeneralTable] = {}
         self.parts: dict[int, list[pa.RecordBatch]] = {}
 
     @property
@@ -198,13 +198,13 @@ class GeneralTables:
     def add(self, batch: pa.RecordBatch, order: Order, worker: int) -> None:
         table = self.own.get(worker)
         if table is None:
-            table = self.own.setdefault(worker, Partial(self.aggregation))
+            table = self.own.setdefault(worker, GeneralTable(self.aggregation))
         table.add(batch)
 
     def prepare(self, shards: int, whole: bool) -> list[Task]:
         return [partial(self._split, table, shards) for table in self.own.values()]
 
-    def _split(self, table: Partial, shards: int) -> None:
+    def _split(self, table: GeneralTable, shards: int) -> None:
         self.split(table.bundle(), shards)
 
     def split(self, batch: pa.RecordBatch, shards: int) -> None:
@@ -252,7 +252,7 @@ class OrderedTables:
         return sum(b.num_rows for _, b in self.bundles)
 
     def add(self, batch: pa.RecordBatch, order: Order, worker: int) -> None:
-        own = Partial(self.aggregation)
+        own = GeneralTable(self.aggregation)
         own.add(batch)
         partials = own.bundle()
         if self.per_record:
@@ -293,18 +293,18 @@ class OrderedTables:
 class NumberTables:
     """Numbers beside their keys, in one table for each part of the keys' hashes."""
 
-    def __init__(self, plan: CellPlan, parts: int, spare: SpareTables) -> None:
+    def __init__(self, plan: NumberPlan, parts: int, spare: SpareTables) -> None:
         self.plan, self.spare = plan, spare
-        self.tables: list[Cells | None] = [None] * parts
+        self.tables: list[NumberTable | None] = [None] * parts
         self.locks = [threading.Lock() for _ in range(parts)]
         self.rest: GeneralTables | None = None
 
     @property
-    def used(self) -> list[Cells]:
+    def used(self) -> list[NumberTable]:
         """The tables that have been needed."""
         return [t for t in self.tables if t is not None]
 
-    def table(self, part: int) -> Cells:
+    def table(self, part: int) -> NumberTable:
         """The table of a part, whose lock is held."""
         table = self.tables[part]
         if table is None:
@@ -335,12 +335,12 @@ class NumberTables:
         moves = [partial(self._move, cells, shards) for cells in self.used]
         return [*rest.prepare(shards, whole), *moves]
 
-    def _move(self, cells: Cells, shards: int) -> None:
+    def _move(self, cells: NumberTable, shards: int) -> None:
         batch = self._batch(cells, finished=False)
         if batch is not None:
             self.general().split(batch, shards)
 
-    def _batch(self, cells: Cells, finished: bool) -> pa.RecordBatch | None:
+    def _batch(self, cells: NumberTable, finished: bool) -> pa.RecordBatch | None:
         if not cells.size:
             return None
         aggregation = self.plan.aggregation
@@ -396,7 +396,7 @@ class SlicedTables:
         self.per_record = node.is_ordered and window is not None and window.panes > 1
         self.numbers = None
         if plan.split is None and not node.is_ordered:
-            self.numbers = CellPlan.of(plan.aggregation)
+            self.numbers = NumberPlan.of(plan.aggregation)
         self.parts = 1 if hosting.workers == 1 else 1 << (hosting.shards - 1).bit_length()
         """Of the hashes, each of which has a lock and a table where tables are shared."""
         self.bits = (self.parts - 1).bit_length()
@@ -406,7 +406,7 @@ class SlicedTables:
         self.rows = 0
 
     def _new_table(self) -> Any:
-        return Cells(self.numbers) if self.numbers is not None else self.plan.start()
+        return NumberTable(self.numbers) if self.numbers is not None else self.plan.start()
 
     @property
     def nbytes(self) -> int:

@@ -20,13 +20,13 @@ import pyarrow as pa
 from headrace.expressions import col
 from headrace.kernels.aggregate import (
     Aggregation,
+    GeneralTable,
     Merge,
     PartialPlan,
     by_shard,
     compile_aggregation,
     compile_partial,
 )
-from headrace.kernels.aggregate import Partial as Table
 from headrace.kernels.expressions.kernel import numbers
 from headrace.kernels.sliding import slid, sliding_state
 from headrace.kernels.window import (
@@ -138,7 +138,7 @@ class WindowPartial:
         self.tables = SlicedTables(operator.plan, operator.node, hosting)
         self.closed = BEGINNING
         self.lock = threading.Lock()
-        self.sparse: dict[int, tuple[threading.Lock, Table]] = {}
+        self.sparse: dict[int, tuple[threading.Lock, GeneralTable]] = {}
         self.least = FOREVER
         """The first pane of those with few records."""
         self.taken: list[tuple[int, Any]] = []
@@ -169,7 +169,7 @@ class WindowPartial:
     ) -> None:
         with self.lock:
             if worker not in self.sparse:
-                self.sparse[worker] = (threading.Lock(), Table(by_pane))
+                self.sparse[worker] = (threading.Lock(), GeneralTable(by_pane))
             lock, table = self.sparse[worker]
         with lock:
             table.add(batch.append_column(pa.field(PANE, pa.int64()), pa.array(ids)))
@@ -189,7 +189,7 @@ class WindowPartial:
             tasks += [partial(self._split, *each) for each in self.sparse.values()]
         return tasks
 
-    def _split(self, lock: threading.Lock, table: Table) -> None:
+    def _split(self, lock: threading.Lock, table: GeneralTable) -> None:
         with lock:
             batch = table.bundle()
             table.reset()

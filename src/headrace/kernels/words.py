@@ -1,0 +1,114 @@
+"""Words counted as they are cut: the table of ``split``, explode, group by word, count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.kernels.chain import SplitText
+from headrace.kernels.group import TextTable
+from headrace.kernels.native import strings, tokens
+from headrace.kernels.tokenise import Text, Tokeniser
+
+_ALL_ROWS = np.zeros(0, np.int64)
+
+
+class WordTable:
+    """Words counted as they are cut: the partial of ``split``, explode, group by word, count.
+
+    No word becomes a string until the counts are asked for.
+    """
+
+    def __init__(self, split: SplitText, keep_empty: bool, partial_schema: pa.Schema) -> None:
+        self.split, self.keep_empty, self.schema = split, keep_empty, partial_schema
+        self.table = TextTable()
+        self.empties = np.zeros(1, np.int64)
+        self.scratch = np.zeros(1 << 10, np.uint8)
+
+    def reset(self) -> None:
+        """Forget every word, and keep the room they took."""
+        self.table.clear()
+        self.empties[0] = 0
+
+    @property
+    def groups(self) -> int:
+        return self.table.size
+
+    @property
+    def used(self) -> int:
+        return self.table.size
+
+    @property
+    def room(self) -> int:
+        return int(self.table.slots.shape[0])
+
+    @property
+    def nbytes(self) -> int:
+        return self.table.nbytes
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take in a bundle of records that hold the text."""
+        self.add_text(*self.text(batch))
+
+    def text(self, batch: pa.RecordBatch) -> tuple[Text, Tokeniser]:
+        """The text of a bundle and what cuts it."""
+        array, tokeniser = self.split.input(batch)
+        return Text.of(array), tokeniser
+
+    def add_text(self, text: Text, tokeniser: Tokeniser, rows: Any = _ALL_ROWS) -> None:
+        """Take in some rows of a bundle's text, or all."""
+        end = rows.size or text.offsets.size - 1
+        if end == 0:
+            return
+        longest = int(np.diff(text.offsets).max())
+        if longest > self.scratch.size:
+            self.scratch = np.zeros(2 * longest, np.uint8)
+        at = 0
+        while True:
+            table = self.table
+            if self.keep_empty:
+                at = tokens.count_tokens(
+                    text.data, text.offsets, text.valid, rows, at, tokeniser.table,
+                    tokeniser.ranges, tokeniser.foreign, tokeniser.fold, tokeniser.runs,
+                    table.slots, table.meta, table.arena, self.scratch, self.empties,
+                )  # fmt: skip
+            else:
+                at = tokens.count_words(
+                    text.data, text.offsets, text.valid, rows, at, tokeniser.table,
+                    tokeniser.bounds, tokeniser.foreign, tokeniser.folds, tokeniser.small,
+                    table.slots, table.meta, table.arena, self.scratch,
+                )  # fmt: skip
+            if at == end:
+                return
+            row = int(rows[at]) if rows.size else at
+            need = int(text.offsets[row + 1] - text.offsets[row])
+            table.grow(need, slots=need // 2 + 1)
+
+    def merge(self, other: WordTable, part: int, bits: int) -> None:
+        """Add another's counts, of the words in one of ``2**bits`` parts of the hashes."""
+        if part == 0:
+            self.empties += other.empties
+        at, old = 0, other.table
+        while True:
+            at = strings.merge_counts(
+                old.slots, old.arena, at, np.uint64(part), np.uint64(64 - bits),
+                self.table.slots, self.table.meta, self.table.arena,
+            )  # fmt: skip
+            if at == old.slots.shape[0]:
+                return
+            length = int(old.slots[at, 2]) >> 32
+            self.table.grow(length, slots=1 + (old.size >> bits))
+
+    def bundle(self) -> pa.RecordBatch:
+        """Every word and its count."""
+        size = self.table.size
+        offsets, counts = np.empty(size + 1, np.int32), np.empty(size, np.int64)
+        data = np.empty(strings.string_room(self.table.slots) + 16, np.uint8)
+        strings.write_strings(self.table.slots, self.table.arena, offsets, data, counts)
+        words = pa.StringArray.from_buffers(size, pa.py_buffer(offsets), pa.py_buffer(data))
+        if self.keep_empty and self.empties[0]:
+            words = pa.concat_arrays([words, pa.array([""])])
+            counts = np.append(counts, self.empties[0])
+        return pa.RecordBatch.from_arrays([words, pa.array(counts)], schema=self.schema)
