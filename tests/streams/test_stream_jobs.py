@@ -229,12 +229,6 @@ def test_triggers_and_checkpoints_are_checked(engine: Any) -> None:
         stream.start(on=engine, checkpoint=3)
 
 
-def test_a_transform_of_ones_own_is_the_boxs(spark_engine: hr.Spark) -> None:
-    stream = testing.script([testing.records({"v": 0})], bounded=False)
-    with pytest.raises(hr.PlanError, match="runs on the box"):
-        stream.transform(hr.Transform).start(on=spark_engine)
-
-
 def test_a_job_with_a_checkpoint_is_not_drained(spark_engine: hr.Spark, tmp_path: Path) -> None:
     stream = testing.script([testing.records({"v": 0})], bounded=False)
     job = stream.start(on=spark_engine, checkpoint=tmp_path / "state")

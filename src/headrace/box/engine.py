@@ -20,9 +20,6 @@ from headrace.plan.explain import LOCK
 from headrace.plan.nodes import (
     EventTime,
     External,
-    GroupBy,
-    Join,
-    JoinWithin,
     Late,
     MaxParallelism,
     Node,
@@ -160,19 +157,17 @@ class Box:
             place = "ingress"
         elif isinstance(head, Late):
             place = "the ingress's late side"
-        elif isinstance(head, GroupBy):
-            place = "partials in slides, merged by watermark tasks"
-        elif isinstance(head, (Join, JoinWithin)):
-            place = "kernel, by shard of the keys"
         elif isinstance(head, Union):
             place = "no copy; joint watermark"
         elif isinstance(head, Shuffle):
             place = "nothing to do: evaluators share all bundles"
         elif isinstance(head, MaxParallelism):
             place = f"at most {head.count} bundles at once"
+        elif head.needs_end:
+            place = "partials by evaluators; state by shard of the keys, when the input ends"
         else:
-            place = "kernel, when the input ends"
-        places = [place]
+            place = "partials by evaluators; state by shard of the keys, at watermarks"
+        places = [place if not head.python else f"{place}; {LOCK}"]
         for step in stage.steps:
             if isinstance(step, EventTime):
                 places.append("ingress, cuts epochs")

@@ -20,7 +20,6 @@ from headrace.kernels.chain import compile_chain
 from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Input
 from headrace.plan.nodes import (
-    Custom,
     EventTime,
     External,
     GroupBy,
@@ -160,7 +159,7 @@ class Graph:
         if isinstance(window, Window):
             self.grains.append(window)
         vertex = Vertex(node.label, Hosted(operator, self.workers), len(above))
-        vertex.python = _calls_functions(node) or any(_runs_python(steps) for _, steps in above)
+        vertex.python = node.python or any(_runs_python(steps) for _, steps in above)
         for lane, ((port, _), chain) in enumerate(zip(above, operator.chains, strict=True)):
             self._connect(port, vertex, chain.columns, lane)
         if len(above) == 1:
@@ -255,13 +254,6 @@ def _ends_in_windows(node: Node) -> bool:
             return False
         (node,) = node.inputs
     return True
-
-
-def _calls_functions(node: Node) -> bool:
-    """Whether an operator itself runs a person's functions."""
-    if isinstance(node, GroupBy):
-        return any(aggregate.user is not None for _, aggregate in node.aggregates)
-    return isinstance(node, Custom)
 
 
 def _runs_python(steps: Iterable[Narrow]) -> bool:

@@ -50,6 +50,21 @@ class Node:
         """How messages name it: ``step 3, filter``."""
         return f"step {self.step}, {self.name}"
 
+    @property
+    def needs_end(self) -> bool:
+        """Whether it gives nothing before all of its input has come."""
+        return False
+
+    @property
+    def without_end(self) -> str:
+        """What to do instead where the input never ends."""
+        return "use a window before it"
+
+    @property
+    def python(self) -> bool:
+        """Whether it runs a person's function, and so holds the interpreter lock."""
+        return False
+
 
 def show(tree: exp.Expr) -> str:
     """An expression as a person wrote it."""
@@ -111,11 +126,6 @@ class Narrow(Node):
     @property
     def inputs(self) -> tuple[Node, ...]:
         return (self.input,)
-
-    @property
-    def python(self) -> bool:
-        """Whether it runs a person's function, and so holds the interpreter lock."""
-        return False
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,6 +284,10 @@ class Custom(Node):
         keys = f" by {', '.join(self.keys)}" if self.keys else ""
         return f"{function_name(self.make)}{keys}"
 
+    @property
+    def python(self) -> bool:
+        return True
+
 
 # Wide
 
@@ -306,6 +320,14 @@ class GroupBy(Wide):
         return any(aggregate.is_ordered for _, aggregate in self.aggregates)
 
     @property
+    def needs_end(self) -> bool:
+        return self.window is None
+
+    @property
+    def python(self) -> bool:
+        return any(aggregate.user is not None for _, aggregate in self.aggregates)
+
+    @property
     def name(self) -> str:
         return self.method
 
@@ -334,6 +356,10 @@ class TopK(Wide):
         keys = f" of each {', '.join(self.keys)}" if self.keys else ""
         return f"{self.k} by {_order(self.order)}{keys}"
 
+    @property
+    def needs_end(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True, eq=False)
 class Sort(Wide):
@@ -345,6 +371,14 @@ class Sort(Wide):
     def detail(self) -> str:
         return _order(self.order)
 
+    @property
+    def needs_end(self) -> bool:
+        return True
+
+    @property
+    def without_end(self) -> str:
+        return "it takes input that ends"
+
 
 @dataclass(frozen=True, eq=False)
 class Limit(Wide):
@@ -355,6 +389,14 @@ class Limit(Wide):
     @property
     def detail(self) -> str:
         return str(self.count)
+
+    @property
+    def needs_end(self) -> bool:
+        return True
+
+    @property
+    def without_end(self) -> str:
+        return "it takes input that ends"
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,6 +412,14 @@ class KeyBy(Wide):
     @property
     def detail(self) -> str:
         return ", ".join(self.keys)
+
+    @property
+    def needs_end(self) -> bool:
+        return True
+
+    @property
+    def without_end(self) -> str:
+        return "it takes input that ends"
 
 
 @dataclass(frozen=True, eq=False)
@@ -425,6 +475,14 @@ class Join(Node):
             a if a == b else f"{a} = {b}" for a, b in zip(self.left_on, self.right_on, strict=True)
         ]
         return f"{self.how} on {', '.join(pairs)}"
+
+    @property
+    def needs_end(self) -> bool:
+        return True
+
+    @property
+    def without_end(self) -> str:
+        return "use join_within, which pairs records that are near in time"
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,16 +17,12 @@ from headrace.plan.nodes import (
     GroupBy,
     Join,
     JoinWithin,
-    KeyBy,
     Late,
-    Limit,
     MapBatches,
     MapRows,
     Node,
     Project,
     Read,
-    Sort,
-    TopK,
     Union,
 )
 from headrace.windows import EventClock
@@ -136,25 +132,16 @@ def zone_of(*nodes: Node) -> str:
     return zones[0] if zones else "UTC"
 
 
-_ENDING = (Sort, Limit, TopK, KeyBy, Join)
-"""Steps that need all of their input before they give anything."""
-
-
 def refuse_endless(node: Node) -> None:
     """Refuse steps that would never give anything on input that does not end."""
     for each in nodes_of(node):
-        never = isinstance(each, _ENDING) or (isinstance(each, GroupBy) and each.window is None)
-        if never and not is_bounded(each):
-            way = "use a window before it"
+        if each.needs_end and not is_bounded(each):
+            way = each.without_end
             if isinstance(each, Join) and any(is_bounded(side) for side in each.inputs):
                 way = (
                     "a stream cannot be joined with a table yet; look the table's values up in a "
                     "function: map_batches(lambda batch: …)"
                 )
-            elif isinstance(each, Join):
-                way = "use join_within, which pairs records that are near in time"
-            elif isinstance(each, (Sort, Limit, KeyBy)):
-                way = "it takes input that ends"
             raise PlanError(
                 f"{each.label}: the input never ends, so this would never give anything; {way}"
             )

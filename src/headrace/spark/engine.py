@@ -15,7 +15,6 @@ from headrace.jobs import Job, Output
 from headrace.plan.explain import LOCK
 from headrace.plan.nodes import (
     External,
-    GroupBy,
     Join,
     JoinWithin,
     Late,
@@ -154,6 +153,7 @@ class Spark:
 
     def where(self, stage: Stage) -> list[str]:
         """Where each step of a stage runs."""
+        from headrace.operators import is_operator
         from headrace.spark.bounded import keeps_rows
         from headrace.spark.columns import plain_prefix
 
@@ -171,8 +171,10 @@ class Spark:
             places = ["Spark SQL"]
         elif isinstance(head, Union):
             places = ["no exchange"]
+        elif is_operator(head):
+            places = ["partials in the Python worker; state by shard after Spark's exchange"]
         else:
-            places = ["kernel, after Spark's exchange of bundles by shard"]
+            places = ["Spark's exchange of bundles"]
         plain = plain_prefix(stage.steps) if rows else 0
         for i, step in enumerate(stage.steps):
             places.append("Spark columns" if i < plain else LOCK if step.python else "kernel")
@@ -181,6 +183,8 @@ class Spark:
 
 def _where_streaming(stage: Stage) -> list[str]:
     """Where the steps of a stage run in a streaming query."""
+    from headrace.operators import is_operator
+
     head = stage.head
     if isinstance(head, Read):
         place = "read in the Python worker; offsets in Spark's log"
@@ -190,8 +194,8 @@ def _where_streaming(stage: Stage) -> list[str]:
         place = "set aside where the source is read"
     elif isinstance(head, Union):
         place = "no exchange"
-    elif isinstance(head, (GroupBy, JoinWithin)):
-        place = "kernel, by shard of the keys; state as bundles in transformWithState"
+    elif is_operator(head):
+        place = "partials where it is read; state by shard of the keys in transformWithState"
     else:
         place = "Spark's exchange of bundles"
     return [place, *(LOCK if step.python else "kernel" for step in stage.steps)]

@@ -20,12 +20,10 @@ from sqlglot import exp
 from headrace.errors import PlanError
 from headrace.io.offsets import OffsetSource, replayable
 from headrace.jobs import Output
+from headrace.operators import is_operator
 from headrace.plan.nodes import (
-    Custom,
     EventTime,
     External,
-    GroupBy,
-    JoinWithin,
     Late,
     MaxParallelism,
     Narrow,
@@ -332,9 +330,9 @@ def _readers_first(ends: Sequence[Node]) -> list[Node]:
 
 def _keeps_state(node: Node) -> bool:
     """Whether a step is part of a level: it holds state by shard, or moves records."""
-    if isinstance(node, GroupBy):
-        return node.window is not None
-    return isinstance(node, (Custom, JoinWithin, Shuffle, MaxParallelism))
+    if isinstance(node, (Shuffle, MaxParallelism)):
+        return True
+    return is_operator(node) and not node.needs_end
 
 
 def _through(node: Narrow, branches: list[Branch]) -> Branch:

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -22,9 +22,11 @@ from headrace.io.source import Split
 from headrace.spark.control import Control
 from headrace.spark.python.failures import carrying
 from headrace.spark.python.shipping import PARTS, ROWS_SQL, Shipped, by_value
-from headrace.spark.wire import Batches
 from headrace.watermarks import Activity, SourceFrontier
 from headrace.windows import BEGINNING
+
+if TYPE_CHECKING:
+    from headrace.spark.wire import Batches
 
 
 @dataclass(frozen=True)
