@@ -30,7 +30,7 @@ from headrace.spark.session import _quick_python
 TOLD = """
 import os, sys
 import told_beside
-forked = "headrace.spark.planning" in sys.modules
+forked = "headrace.spark.offsets" in sys.modules
 print(sys.argv[1:], os.environ["SAID"], os.getcwd(), sys.stdin.read(), forked, __name__)
 print("oh", file=sys.stderr)
 sys.exit(3)

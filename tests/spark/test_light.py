@@ -12,7 +12,7 @@ HEAVY = ("numba", "pandas", "sqlglot", "headrace.kernels.native", "headrace.kern
 
 @pytest.mark.parametrize(
     "name",
-    ["spark.planning", "spark.processor"]
+    ["spark.offsets", "spark.processor"]
     + [f"io.{n}" for n in ("parquet", "csv", "json", "text", "kafka", "redis", "rate", "socket")],
 )
 def test_what_the_driver_helpers_load_is_light(name: str) -> None:
