@@ -86,6 +86,7 @@ class Transform:
 class CustomOperator(Operator):
     """A person's own transform, and the steps before it."""
 
+    of: ClassVar[type | None] = Custom
     emits_early: ClassVar[bool] = True
     every_watermark: ClassVar[bool] = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,8 @@ _ONE_SLICE = (np.zeros(0, np.int64), 0, 0)
 
 class Group(Operator):
     """Aggregates of each key; without keys, of all records; without aggregates, the keys."""
+
+    of: ClassVar[type | None] = type(None)
 
     def __init__(self, node: GroupBy, inputs: Sequence[Input], zone: str) -> None:
         self.node = node

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -29,6 +30,7 @@ from headrace.windows import FOREVER
 class EqualKeys(Operator):
     """Pairs of records with equal keys: when both inputs have ended, shard by shard."""
 
+    of: ClassVar[type | None] = Join
     is_keyed = True
 
     def __init__(self, node: Join, inputs: Sequence[Input], zone: str) -> None:

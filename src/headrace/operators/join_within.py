@@ -29,6 +29,7 @@ from headrace.windows import BEGINNING
 class NearInTime(Operator):
     """The temporal join: a record's pairs come with whichever of the two arrives last."""
 
+    of: ClassVar[type | None] = JoinWithin
     emits_early: ClassVar[bool] = True
     every_watermark: ClassVar[bool] = True
     is_keyed = True

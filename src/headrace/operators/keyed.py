@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -18,6 +19,7 @@ from headrace.windows import FOREVER
 class BroughtTogether(Operator):
     """All records of a key in one bundle, in input order."""
 
+    of: ClassVar[type | None] = KeyBy
     is_keyed = True
 
     def __init__(self, node: KeyBy, inputs: Sequence[Input], zone: str) -> None:

@@ -126,6 +126,8 @@ class Hosting:
 class Operator:
     """A compiled operator, the same for all threads and shards."""
 
+    of: ClassVar[type | None] = None
+    """The kind of node, or of window, that it implements."""
     emits_early: ClassVar[bool] = False
     """Whether results come as soon as records do, and not only at watermarks."""
     every_watermark: ClassVar[bool] = False
@@ -139,6 +141,9 @@ class Operator:
     """Whether there are shards of keys; else all goes to the first."""
     chains: tuple[Chain, ...]
     """For each input, the steps that lead to it."""
+
+    def __init__(self, node: Any, inputs: Sequence[Input], zone: str) -> None:
+        raise NotImplementedError
 
     def part_schema(self, lane: int, slice: int) -> pa.Schema:
         """The columns of the parts of an input: its own, unless they are partial results."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -56,6 +57,8 @@ class _OfAll(Operator):
 class SortAll(_OfAll):
     """All records in an order."""
 
+    of: ClassVar[type | None] = Sort
+
     def __init__(self, node: Sort, inputs: Sequence[Input], zone: str) -> None:
         super().__init__(node, inputs, zone)
         self.order = [(compile_expression(t, self.schema, zone), down) for t, down in node.order]
@@ -89,6 +92,7 @@ class SortState(State):
 class FirstRecords(_OfAll):
     """The first records of the input."""
 
+    of: ClassVar[type | None] = Limit
     node: Limit
 
     def partial(self, lane: int, hosting: Hosting) -> PassedOn:

@@ -33,6 +33,7 @@ _START, _LAST = "__start", "__last"
 class SessionWindows(Operator):
     """Sessions of each key."""
 
+    of: ClassVar[type | None] = Session
     every_watermark: ClassVar[bool] = True
 
     version: ClassVar[int] = 2

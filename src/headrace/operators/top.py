@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -20,6 +21,8 @@ from headrace.windows import FOREVER
 
 class TopRecords(Operator):
     """The first ``k`` records in an order, of each key or of all."""
+
+    of: ClassVar[type | None] = TopK
 
     def __init__(self, node: TopK, inputs: Sequence[Input], zone: str) -> None:
         self.node = node

@@ -67,6 +67,7 @@ _MOST_PANES = 32
 class Windows(Operator):
     """Tumbling and sliding windows."""
 
+    of: ClassVar[type | None] = Window
     version: ClassVar[int] = 2
 
     def __init__(self, node: GroupBy, inputs: Sequence[Input], zone: str) -> None:
