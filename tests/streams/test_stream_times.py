@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import headrace as hr
 from headrace import testing
 from headrace.windows import LATEST
+from tests.conftest import until
 from tests.streams.conftest import drop
 
 SCHEMA = {"k": "string", "at": "timestamp"}
@@ -100,9 +100,7 @@ def test_a_silent_source_closes_its_windows_by_the_clock(engine: Any, tmp_path: 
     )
     counts = trips.window(hr.tumbling("2s")).agg(n=hr.count())
     with counts.start(on=engine) as job:
-        deadline = time.monotonic() + 40
-        while not job.result().num_rows and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: job.result().num_rows)
         assert job.result().column("n").to_pylist() == [1]
 
 
@@ -113,9 +111,7 @@ def test_what_a_silent_source_waits_for_is_told(engine: Any, tmp_path: Path) -> 
         "at", delay="0s", idle="300ms"
     )
     with trips.window(hr.tumbling("2s")).agg(n=hr.count()).start(on=engine) as job:
-        deadline = time.monotonic() + 40
-        while not job.progress().sources[0].waits and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: job.progress().sources[0].waits)
         waits = job.progress().sources[0].waits
         assert "every split has been silent for 300ms" in waits
         assert "stay open until a record comes" in waits
