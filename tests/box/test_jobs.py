@@ -166,7 +166,7 @@ def test_a_function_that_fails_is_told_with_its_step():
 def test_results_go_to_files_that_appear_whole(tmp_path):
     folder = str(tmp_path / "out")
     outlet = hr.from_source(Ticker(0.0005)).event_time("at").window(hr.tumbling("1s")).count("c")
-    job = outlet.write_parquet(folder).start(on="box")
+    job = outlet.write_parquet(folder).start(on=hr.Box(commit_every="100ms"))
     until(
         lambda: len(list((tmp_path / "out").glob("part-*"))) >= 2,
         lambda: [pq.read_table(file) for file in (tmp_path / "out").glob("part-*")],

@@ -169,7 +169,8 @@ def test_a_sliding_sum_does_not_wrap_around():
 
 
 def test_a_stream_without_event_time_is_committed_too(tmp_path):
-    job = hr.from_source(_Busy()).write_parquet(str(tmp_path / "out")).start(on="box")
+    box = hr.Box(commit_every="100ms")
+    job = hr.from_source(_Busy()).write_parquet(str(tmp_path / "out")).start(on=box)
     until(lambda: list((tmp_path / "out").glob("part-*")))
     job.stop()
     kept = pq.read_table([str(p) for p in (tmp_path / "out").glob("part-*")])

@@ -168,7 +168,7 @@ def test_a_failure_at_any_moment_ends_the_job(seed):
 def test_memory_is_given_back():
     import gc
 
-    source = Jittery(1, 2, 40, True)
+    source = Jittery(1, 2, 20, True)
     pa_before = None
     for turn in range(4):
         _, counts, both, merged = build(turn, source)

@@ -168,7 +168,7 @@ class Between:
     """A road to a server that can be cut and mended."""
 
     def __init__(self, to: int) -> None:
-        self.to, self.is_cut = to, False
+        self.to, self.is_cut, self.refused = to, False, 0
         self.open: list[socket.socket] = []
         self.door = socket.create_server(("127.0.0.1", 0))
         self.port = self.door.getsockname()[1]
@@ -182,6 +182,7 @@ class Between:
                 return
             if self.is_cut:
                 near.close()
+                self.refused += 1
                 continue
             far = socket.create_connection(("127.0.0.1", self.to))
             self.open += [near, far]
