@@ -324,29 +324,22 @@ def agree(session: Any, text: str, table: pa.Table, zone: str = "UTC") -> None:
         assert close(mine, theirs), f"{text}: {mine!r} is not {theirs!r}"
 
 
-@pytest.mark.parametrize("examples", [60, pytest.param(400, marks=pytest.mark.slow)])
-def test_kernels_agree_with_spark(session: Any, examples: int) -> None:
-    @settings(max_examples=examples)
-    @given(text=EXPRESSION, table=tables())
-    def check(text: str, table: pa.Table) -> None:
-        agree(session, text, table)
-
-    check()
+@settings(max_examples=60)
+@given(text=EXPRESSION, table=tables())
+def test_kernels_agree_with_spark(session: Any, text: str, table: pa.Table) -> None:
+    agree(session, text, table)
 
 
+OF_TIME = st.one_of(BY_TYPE["time"], BY_TYPE["date"], BY_TYPE["int"])
 ZONES = st.sampled_from(["America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Europe/Paris"])
 
 
-@pytest.mark.parametrize("examples", [20, pytest.param(150, marks=pytest.mark.slow)])
-def test_wall_clock_follows_the_time_zone(session: Any, examples: int) -> None:
-    texts = st.one_of(BY_TYPE["time"], BY_TYPE["date"], BY_TYPE["int"])
-
-    @settings(max_examples=examples)
-    @given(text=texts, table=tables(), zone=ZONES)
-    def check(text: str, table: pa.Table, zone: str) -> None:
-        agree(session, text, table, zone)
-
-    check()
+@settings(max_examples=20)
+@given(text=OF_TIME, table=tables(), zone=ZONES)
+def test_wall_clock_follows_the_time_zone(
+    session: Any, text: str, table: pa.Table, zone: str
+) -> None:
+    agree(session, text, table, zone)
 
 
 def test_summer_time_goes_on_after_2037(session: Any) -> None:

@@ -153,10 +153,12 @@ def test_when_the_warm_process_is_gone_python_runs(modules: Path, tmp_path: Path
 def test_a_fork_ends_with_what_spark_knows_of_it(warm: Warm, modules: Path) -> None:
     command = [warm.settings["PYSPARK_PYTHON"], "-m", "waiting"]
     told = environment(warm, modules)
+    parent = psutil.Process(warm.process.pid)
+    before = parent.children()  # those of other tests may be about to end
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=told) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"here\n"
-        (fork,) = [p for p in psutil.Process(warm.process.pid).children() if _is_alive(p)]
+        (fork,) = [child for child in parent.children() if child not in before]
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE) == 1
     until(lambda: not _is_alive(fork))

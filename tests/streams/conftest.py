@@ -64,7 +64,8 @@ class Kafka:
         """Every message of a topic's first four partitions."""
         from confluent_kafka import Consumer, TopicPartition
 
-        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "tests"})
+        quick = {"fetch.wait.max.ms": 10}  # half a second for each partition otherwise
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "tests", **quick})
         found = []
         for partition in range(4):
             place = TopicPartition(topic, partition, 0)
