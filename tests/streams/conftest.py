@@ -171,6 +171,8 @@ class Between:
     def __init__(self, to: int) -> None:
         self.to, self.is_cut, self.refused = to, False, 0
         self.open: list[socket.socket] = []
+        self.lock = threading.Lock()
+        """A connection that is being made is cut too."""
         self.door = socket.create_server(("127.0.0.1", 0))
         self.port = self.door.getsockname()[1]
         threading.Thread(target=self._serve, daemon=True).start()
@@ -181,12 +183,13 @@ class Between:
                 near, _ = self.door.accept()
             except OSError:
                 return
-            if self.is_cut:
-                near.close()
-                self.refused += 1
-                continue
-            far = socket.create_connection(("127.0.0.1", self.to))
-            self.open += [near, far]
+            with self.lock:
+                if self.is_cut:
+                    near.close()
+                    self.refused += 1
+                    continue
+                far = socket.create_connection(("127.0.0.1", self.to))
+                self.open += [near, far]
             for one, other in ((near, far), (far, near)):
                 threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
 
@@ -199,12 +202,13 @@ class Between:
                 end.shutdown(socket.SHUT_RDWR)
 
     def cut(self) -> None:
-        self.is_cut = True
-        for end in self.open:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-        self.open = []
+        with self.lock:
+            self.is_cut = True
+            for end in self.open:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+            self.open = []
 
     def mend(self) -> None:
         self.is_cut = False
