@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large],
 )
 hypothesis.settings.load_profile("default")
+
+# Java compiles quickly and collects with one thread: of a test's short jobs most of the time goes
+# into starting, and none of it into what Java would do for a job that runs for hours.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 ENGINES = ["spark", "box"]
 
@@ -62,7 +67,7 @@ def engine(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(f"{request.param}_engine")
 
 
-def for_all(engine: Any, *, box: int = 60, spark: int = 6, **strategies: Any) -> Any:
+def for_all(engine: Any, *, box: int = 25, spark: int = 6, **strategies: Any) -> Any:
     """Run a property at once: on the box for many examples, on Spark, a second each, for some."""
 
     def check(function: Callable[..., None]) -> None:
@@ -70,6 +75,34 @@ def for_all(engine: Any, *, box: int = 60, spark: int = 6, **strategies: Any) ->
         hypothesis.settings(max_examples=count)(hypothesis.given(**strategies)(function))()
 
     return check
+
+
+def for_any(quick: int, slow: int, **strategies: Any) -> Any:
+    """A property of the box as a test of a few examples, and as a slow one of many."""
+
+    def made(function: Callable[..., None]) -> Callable[[int], None]:
+        @pytest.mark.parametrize("examples", [quick, pytest.param(slow, marks=pytest.mark.slow)])
+        def test(examples: int) -> None:
+            settings = hypothesis.settings(max_examples=examples)
+            settings(hypothesis.given(**strategies)(function))()
+
+        test.__name__, test.__doc__ = function.__name__, function.__doc__
+        return test
+
+    return made
+
+
+PATIENCE = 120.0
+"""Seconds after which what a test waits for counts as never coming, on a busy machine too."""
+
+
+def until(enough: Callable[[], Any], meanwhile: Callable[[], Any] = lambda: None) -> None:
+    """Wait for something, and do something again and again meanwhile."""
+    deadline = time.monotonic() + PATIENCE
+    while not enough():
+        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s"
+        meanwhile()
+        time.sleep(0.005)
 
 
 Rows = list[tuple[Any, ...]]

@@ -12,6 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.secrets import Secret, hiding, without
+from tests.conftest import until
 from tests.streams import conftest as servers
 from tests.streams.conftest import Kafka
 
@@ -74,7 +75,9 @@ def everything(build: Callable[[], Any], folder: Path, caplog: pytest.LogCapture
             said += [repr(getattr(stream.node, "source", "")), repr(getattr(outlet, "sink", ""))]
             job = outlet.start(on="box")
             said += [repr(job), str(job.progress())]
-            job.wait(3)
+            for _ in range(30):  # until it ends, or says that it cannot reach the server
+                if job.wait(0.1) or caplog.records:
+                    break
             job.stop(drain=False)
             said.append(str(job.progress()))
         except Exception as error:
@@ -163,12 +166,7 @@ def test_a_mock_cluster_is_read_with_hidden_settings(kafka_again: Kafka) -> None
         "hidden", servers=kafka_again.servers, schema=SCHEMA, config={"client.id": "x"}
     )
     with stream.start(on="box") as job:
-        import time
-
-        deadline = time.monotonic() + 20
-        while not job.result().num_rows and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert job.result().num_rows == 1
+        until(lambda: job.result().num_rows == 1)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from headrace.signals import Asked, Halt, asked_to_stop
+from tests.conftest import until
 
 
 class Job:
@@ -15,9 +16,7 @@ class Job:
         self.halt = Halt(lambda: self.done.append("gently"), lambda: self.done.append("at once"))
 
     def until(self, count: int) -> list[str]:
-        deadline = time.monotonic() + 5
-        while len(self.done) < count and time.monotonic() < deadline:
-            time.sleep(0.001)
+        until(lambda: len(self.done) >= count)
         return self.done
 
 

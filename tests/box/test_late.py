@@ -12,6 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.testing import TestClock, idle, records, script, seconds, watermark
+from tests.conftest import until
 from tests.reference import moment
 
 SCHEMA = {"k": "string", "at": "timestamp"}
@@ -81,11 +82,7 @@ def test_a_split_that_says_nothing_is_idle_even_if_it_is_asked():
         schema=SCHEMA, clock=clock, bounded=False,
     ).event_time("at", delay="0s", idle="5s")  # fmt: skip
     job = stream.window(hr.tumbling("10s")).count("c").start(on=hr.Box(clock=clock))
-    deadline = time.time() + 20
-    while job.progress().records_out < 2 and time.time() < deadline:
-        clock.advance(1)
-        time.sleep(0.005)
-    assert job.progress().records_out >= 2
+    until(lambda: job.progress().records_out >= 2, lambda: clock.advance(1))
     job.stop()
 
 
@@ -121,14 +118,9 @@ def test_a_split_that_wakes_up_keeps_to_what_was_promised_without_it():
     stream = hr.from_source(gate).event_time("at", delay="0s", idle="5s")
     counts = stream.window(hr.tumbling("1s")).count("c")
     job = hr.start([counts, stream.late], on=hr.Box(clock=clock, debug=True))
-    deadline = time.time() + 20
-    while job.progress().records_out < 3 and time.time() < deadline:
-        clock.advance(1)
-        time.sleep(0.005)
+    until(lambda: job.progress().records_out >= 3, lambda: clock.advance(1))
     gate.open.set()
-    while not job.progress().late and time.time() < deadline:
-        clock.advance(0.06)
-        time.sleep(0.005)
+    until(lambda: job.progress().late, lambda: clock.advance(0.06))
     job.stop()
     assert job.result(1)["k"].to_pylist() == ["old"]
 
@@ -144,11 +136,7 @@ def test_an_idle_source_does_not_hold_back_what_it_joins():
     busy = [hr.from_source(_Busy()).event_time("at", delay="0s", idle="1h"), source([1])]
     union = busy[0].union(busy[1]).window(hr.tumbling("1s")).count("c")
     job = union.start(on=hr.Box(clock=clock))
-    deadline = time.time() + 20
-    while job.progress().records_out < 3 and time.time() < deadline:
-        clock.advance(1)
-        time.sleep(0.01)
-    assert job.progress().records_out >= 3
+    until(lambda: job.progress().records_out >= 3, lambda: clock.advance(0.1))
     job.stop()
 
 
@@ -181,11 +169,9 @@ def test_a_sliding_sum_does_not_wrap_around():
 
 
 def test_a_stream_without_event_time_is_committed_too(tmp_path):
-    job = hr.from_source(_Busy()).write_parquet(str(tmp_path / "out")).start(on="box")
-    deadline = time.time() + 20
-    while not list((tmp_path / "out").glob("part-*")) and time.time() < deadline:
-        time.sleep(0.05)
-    assert list((tmp_path / "out").glob("part-*"))
+    box = hr.Box(commit_every="100ms")
+    job = hr.from_source(_Busy()).write_parquet(str(tmp_path / "out")).start(on=box)
+    until(lambda: list((tmp_path / "out").glob("part-*")))
     job.stop()
     kept = pq.read_table([str(p) for p in (tmp_path / "out").glob("part-*")])
     assert kept.num_rows == job.progress().records_in
@@ -196,7 +182,7 @@ def test_an_outlet_can_be_started_again(tmp_path):
     total = 0
     for _ in range(2):
         job = outlet.start(on="box")
-        time.sleep(0.1)
+        until(lambda job=job: job.progress().records_in > 0)
         job.stop()
         total += job.progress().records_in
     kept = pq.read_table([str(p) for p in (tmp_path / "out").glob("part-*")])
@@ -210,8 +196,15 @@ def test_leaving_a_bounded_job_waits_for_it():
 
 
 def test_a_job_stopped_by_its_own_sink_ends():
-    job = hr.from_source(_Busy()).start(on="box", to=lambda batch: job.stop())
-    assert job.wait(20)
+    started, jobs = threading.Event(), []
+
+    def stop(batch):
+        assert started.wait(60)  # a record may come before start() has come back
+        jobs[0].stop()
+
+    jobs.append(hr.from_source(_Busy()).start(on="box", to=stop))
+    started.set()
+    assert jobs[0].wait(60)
 
 
 @pytest.mark.parametrize("window", [hr.tumbling("1s"), hr.sliding("2s", "1s"), hr.session("1s")])

@@ -6,12 +6,12 @@ import math
 from collections import Counter
 
 import pyarrow as pa
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.box.scheduler import SCHEDULERS
 from headrace.testing import records, rows, script, watermark
+from tests.conftest import for_any
 from tests.operators.test_windows import SCHEMA, WINDOWS, events
 from tests.reference import micros, moment, pairs_within, windowed
 
@@ -52,8 +52,7 @@ def scripts(draw, most: int = 30):
     return in_order, script(*splits, schema=SCHEMA).event_time("at")
 
 
-@settings(max_examples=150)
-@given(made=scripts(), window=WINDOWS, box=boxes())
+@for_any(60, 300, made=scripts(), window=WINDOWS, box=boxes())
 def test_any_window_any_way_to_run(made, window, box):
     rows_in, stream = made
     got = stream.key_by("k").window(window).agg(
@@ -69,8 +68,7 @@ def test_any_window_any_way_to_run(made, window, box):
     assert stream.late.collect(on=box).num_rows == 0
 
 
-@settings(max_examples=100)
-@given(made=scripts(), window=WINDOWS, box=boxes())
+@for_any(40, 200, made=scripts(), window=WINDOWS, box=boxes())
 def test_numbers_kept_in_cells(made, window, box):
     rows_in, stream = made
     got = stream.key_by("n").window(window).agg(c=hr.count(), hi=hr.max("n"), s=hr.sum("n"))
@@ -81,8 +79,7 @@ def test_numbers_kept_in_cells(made, window, box):
     assert rows(got.collect(on=box)) == Counter(want)
 
 
-@settings(max_examples=100)
-@given(made=scripts(), window=WINDOWS, box=boxes())
+@for_any(40, 200, made=scripts(), window=WINDOWS, box=boxes())
 def test_every_number_that_cells_keep(made, window, box):
     rows_in, stream = made
     plain = stream.with_columns(
@@ -110,10 +107,9 @@ def test_every_number_that_cells_keep(made, window, box):
     assert rows(got.collect(on=box)) == rows(as_table)
 
 
-@settings(max_examples=100)
-@given(
-    left=scripts(20), right=scripts(20), before=st.integers(0, 4), after=st.integers(0, 4),
-    box=boxes(),
+@for_any(
+    40, 200, left=scripts(20), right=scripts(20), before=st.integers(0, 4),
+    after=st.integers(0, 4), box=boxes(),
 )  # fmt: skip
 def test_every_pair_once(left, right, before, after, box):
     a, b = left[1].select("k", "n", "at"), right[1].select("k", "x", "at")
@@ -126,8 +122,7 @@ def test_every_pair_once(left, right, before, after, box):
     ))  # fmt: skip
 
 
-@settings(max_examples=60)
-@given(left=scripts(20), right=scripts(20), window=WINDOWS, box=boxes())
+@for_any(25, 150, left=scripts(20), right=scripts(20), window=WINDOWS, box=boxes())
 def test_windows_below_unions_and_joins(left, right, window, box):
     both = left[1].union(right[1])
     counts = both.window(window).agg(c=hr.count())
@@ -141,8 +136,7 @@ def test_windows_below_unions_and_joins(left, right, window, box):
     assert rows(found) == Counter(windowed(later, window, lambda r: (), lambda rs: (len(rs),)))
 
 
-@settings(max_examples=60)
-@given(rows_in=events(), delay=st.integers(0, 6), box=boxes())
+@for_any(25, 150, rows_in=events(), delay=st.integers(0, 6), box=boxes())
 def test_late_records_are_kept_and_no_record_is_lost(rows_in, delay, box):
     table = pa.Table.from_pylist(rows_in, SCHEMA)
     stream = hr.from_arrow(table).event_time("at", delay=f"{delay}s")

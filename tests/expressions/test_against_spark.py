@@ -324,20 +324,18 @@ def agree(session: Any, text: str, table: pa.Table, zone: str = "UTC") -> None:
         assert close(mine, theirs), f"{text}: {mine!r} is not {theirs!r}"
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(text=EXPRESSION, table=tables())
 def test_kernels_agree_with_spark(session: Any, text: str, table: pa.Table) -> None:
     agree(session, text, table)
 
 
-@settings(max_examples=40)
-@given(
-    text=st.one_of(BY_TYPE["time"], BY_TYPE["date"], BY_TYPE["int"]),
-    table=tables(),
-    zone=st.sampled_from(
-        ["America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Europe/Paris"]
-    ),
-)
+OF_TIME = st.one_of(BY_TYPE["time"], BY_TYPE["date"], BY_TYPE["int"])
+ZONES = st.sampled_from(["America/New_York", "Asia/Kolkata", "Australia/Lord_Howe", "Europe/Paris"])
+
+
+@settings(max_examples=20)
+@given(text=OF_TIME, table=tables(), zone=ZONES)
 def test_wall_clock_follows_the_time_zone(
     session: Any, text: str, table: pa.Table, zone: str
 ) -> None:

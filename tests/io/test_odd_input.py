@@ -19,12 +19,22 @@ NOT_OBJECTS = ["null", "3", '"x"', "[1]", "true", '{"a": 2} null', '{"a":', "2}"
 
 
 @pytest.mark.parametrize("first", NOT_OBJECTS)
-def test_a_line_that_is_no_object_is_a_bad_record(engine: Any, tmp_path: Path, first: str) -> None:
+def test_a_line_that_is_no_object_is_a_bad_record(tmp_path: Path, first: str) -> None:
     (tmp_path / "a.json").write_text(f'{first}\n{{"a": 1}}\n')
     kept = hr.read_json(tmp_path / "a.json", schema={"a": "bigint"}, on_error="keep")
+    assert kept.to_list(on="box") == [(1,)]
+    (bad,) = kept.errors.collect(on="box").to_pylist()
+    assert (bad["line"], bad["record"]) == (1, first)
+    with pytest.raises(BadRecord, match="line 1"):
+        hr.read_json(tmp_path / "a.json", schema={"a": "bigint"}).collect(on="box")
+
+
+def test_lines_that_are_no_objects_are_bad_records(engine: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("\n".join([*NOT_OBJECTS, '{"a": 1}', ""]))
+    kept = hr.read_json(tmp_path / "a.json", schema={"a": "bigint"}, on_error="keep")
     assert kept.to_list(on=engine) == [(1,)]
-    (bad,) = kept.errors.collect(on=engine).to_pylist()
-    assert (bad["line"], bad["record"]) == (1, first.strip("\n"))
+    bad = kept.errors.collect(on=engine).to_pylist()
+    assert [(r["line"], r["record"]) for r in bad] == list(enumerate(NOT_OBJECTS, 1))
     with pytest.raises(BadRecord, match="line 1"):
         hr.read_json(tmp_path / "a.json", schema={"a": "bigint"}).collect(on=engine)
 

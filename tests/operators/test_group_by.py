@@ -9,11 +9,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
 from headrace import col
+from tests.conftest import for_all
 
 KEYS = {
     "int": st.none() | st.integers(-3, 3),
@@ -52,26 +52,25 @@ def assert_same_groups(mine: list[tuple[Any, ...]], theirs: list[tuple[Any, ...]
         assert all(map(same, a, b)), f"{a} is not {b}"
 
 
-@settings(max_examples=40)
-@given(
-    records=st.lists(RECORD, max_size=60),
-    keys=st.lists(st.sampled_from(sorted(KEYS)), min_size=1, max_size=4, unique=True),
-)
-def test_aggregates_of_any_keys(engine, records, keys):
-    input = pa.Table.from_pylist(records, schema=SCHEMA)
-    stream = hr.from_arrow(input).group_by(*keys).agg(
-        n=hr.count(), nv=hr.count("v"), total=hr.sum("v"), sx=hr.sum("x"), lo=hr.min("x"),
-        hi=hr.max("v"), first=hr.min("s"), last=hr.max("s"), mean=hr.mean("v"),
-        var=hr.var("x"), std=hr.std("v"), kinds=hr.count_distinct("s"),
-    )  # fmt: skip
-    names = ", ".join(f'"{k}"' for k in keys)
-    expected = duckdb.sql(
-        f"select {names}, count(*), count(v), sum(v)::bigint, sum(x), min(x), max(v), min(s), "
-        f"max(s), avg(v), var_samp(x), stddev_samp(v), count(distinct s) "
-        f"from input group by {names}"
-    ).fetchall()
-    got = stream.collect(on=engine)
-    assert_same_groups(list(zip(*(c.to_pylist() for c in got.columns), strict=True)), expected)
+def test_aggregates_of_any_keys(engine):
+    some = st.lists(st.sampled_from(sorted(KEYS)), min_size=1, max_size=4, unique=True)
+
+    @for_all(engine, box=40, spark=12, records=st.lists(RECORD, max_size=60), keys=some)
+    def _(records, keys):
+        input = pa.Table.from_pylist(records, schema=SCHEMA)
+        stream = hr.from_arrow(input).group_by(*keys).agg(
+            n=hr.count(), nv=hr.count("v"), total=hr.sum("v"), sx=hr.sum("x"), lo=hr.min("x"),
+            hi=hr.max("v"), first=hr.min("s"), last=hr.max("s"), mean=hr.mean("v"),
+            var=hr.var("x"), std=hr.std("v"), kinds=hr.count_distinct("s"),
+        )  # fmt: skip
+        names = ", ".join(f'"{k}"' for k in keys)
+        expected = duckdb.sql(
+            f"select {names}, count(*), count(v), sum(v)::bigint, sum(x), min(x), max(v), min(s), "
+            f"max(s), avg(v), var_samp(x), stddev_samp(v), count(distinct s) "
+            f"from input group by {names}"
+        ).fetchall()
+        got = stream.collect(on=engine)
+        assert_same_groups(list(zip(*(c.to_pylist() for c in got.columns), strict=True)), expected)
 
 
 def test_many_skewed_groups(rows):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from tests.conftest import for_all
 
 SIDE = st.lists(
     st.fixed_dictionaries(
@@ -32,15 +32,16 @@ SQL = {
 }
 
 
-@settings(max_examples=25)
-@given(left=SIDE, right=SIDE, how=st.sampled_from(sorted(SQL)))
-def test_every_kind_of_join(engine, left, right, how):
-    a, b = (pa.Table.from_pylist(side, schema=SCHEMA) for side in (left, right))
-    stream = hr.from_arrow(a).join(hr.from_arrow(b), on=["k", "j"], how=how)
-    got = stream.collect(on=engine)
-    want = duckdb.sql(SQL[how]).fetchall()
-    mine = list(zip(*(c.to_pylist() for c in got.columns), strict=True))
-    assert sorted(mine, key=repr) == sorted(want, key=repr)
+def test_every_kind_of_join(engine):
+    @for_all(engine, box=10, spark=3, left=SIDE, right=SIDE)
+    def _(left, right):
+        a, b = (pa.Table.from_pylist(side, schema=SCHEMA) for side in (left, right))
+        for how, query in SQL.items():
+            stream = hr.from_arrow(a).join(hr.from_arrow(b), on=["k", "j"], how=how)
+            got = stream.collect(on=engine)
+            want = duckdb.sql(query).fetchall()
+            mine = list(zip(*(c.to_pylist() for c in got.columns), strict=True))
+            assert sorted(mine, key=repr) == sorted(want, key=repr), how
 
 
 def test_keys_of_other_names_and_clashing_columns(rows):

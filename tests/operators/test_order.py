@@ -6,10 +6,10 @@ import math
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from tests.conftest import for_all
 
 VALUES = st.none() | st.sampled_from([0.0, 1.5, -2.0, math.nan, math.inf, -math.inf])
 
@@ -23,13 +23,13 @@ def rank(value, descending=False):
     return tuple(-p for p in place) if descending else place
 
 
-@settings(max_examples=25)
-@given(values=st.lists(VALUES, max_size=12), descending=st.booleans())
-def test_sort_places_nulls_and_nan(engine, values, descending):
-    stream = hr.from_items(values, schema="double").sort("value", descending=descending)
-    got = stream.to_list(on=engine)
-    want = sorted(values, key=lambda v: rank(v, descending))
-    assert [rank(v) for v in got] == [rank(v) for v in want]
+def test_sort_places_nulls_and_nan(engine):
+    @for_all(engine, spark=8, values=st.lists(VALUES, max_size=12), descending=st.booleans())
+    def _(values, descending):
+        stream = hr.from_items(values, schema="double").sort("value", descending=descending)
+        got = stream.to_list(on=engine)
+        want = sorted(values, key=lambda v: rank(v, descending))
+        assert [rank(v) for v in got] == [rank(v) for v in want]
 
 
 def test_sort_by_several_columns(rows):
@@ -65,19 +65,18 @@ def test_top_k_breaks_ties_by_the_other_columns(rows):
     assert rows(hr.from_items(data).top_k(3, by="n")) == [(3, "a"), (3, "e"), (2, "b")]
 
 
-@settings(max_examples=25)
-@given(
-    records=st.lists(st.tuples(st.sampled_from("ab"), VALUES, st.integers(0, 5)), max_size=30),
-    k=st.integers(1, 4),
-)
-def test_top_k_of_each_key(engine, records, k):
-    data = [{"key": a, "x": x, "i": i} for a, x, i in records]
-    stream = hr.from_items(data, schema={"key": "string", "x": "double", "i": "bigint"})
-    got = stream.group_by("key").top_k(k, by="x").collect(on=engine).to_pylist()
-    for key in "ab":
-        mine = [(rank(r["x"], True), r["i"]) for r in got if r["key"] == key]
-        want = sorted((rank(d["x"], True), d["i"]) for d in data if d["key"] == key)[:k]
-        assert mine == want
+def test_top_k_of_each_key(engine):
+    record = st.tuples(st.sampled_from("ab"), VALUES, st.integers(0, 5))
+
+    @for_all(engine, spark=8, records=st.lists(record, max_size=30), k=st.integers(1, 4))
+    def _(records, k):
+        data = [{"key": a, "x": x, "i": i} for a, x, i in records]
+        stream = hr.from_items(data, schema={"key": "string", "x": "double", "i": "bigint"})
+        got = stream.group_by("key").top_k(k, by="x").collect(on=engine).to_pylist()
+        for key in "ab":
+            mine = [(rank(r["x"], True), r["i"]) for r in got if r["key"] == key]
+            want = sorted((rank(d["x"], True), d["i"]) for d in data if d["key"] == key)[:k]
+            assert mine == want
 
 
 def test_top_k_of_many_records(rows):

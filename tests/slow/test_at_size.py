@@ -12,7 +12,7 @@ from hypothesis import given, settings
 import headrace as hr
 from headrace import apps
 from headrace.bench.memory import MemoryWatch
-from tests.expressions.test_against_spark import EXPRESSION, agree, tables
+from tests.expressions.test_against_spark import EXPRESSION, OF_TIME, ZONES, agree, tables
 
 pytestmark = pytest.mark.slow
 
@@ -44,3 +44,9 @@ def test_a_workers_memory_does_not_grow_with_the_groups(spark_engine):
 @given(text=EXPRESSION, table=tables())
 def test_many_more_expressions_agree_with_spark(session, text, table):
     agree(session, text, table)
+
+
+@settings(max_examples=300)
+@given(text=OF_TIME, table=tables(), zone=ZONES)
+def test_many_more_wall_clocks_agree_with_spark(session, text, table, zone):
+    agree(session, text, table, zone)

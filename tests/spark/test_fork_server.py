@@ -325,7 +325,7 @@ RESULTS = """[{'total': 90}]
 @pytest.mark.parametrize(
     ("option", "variables"),
     [
-        ("fork_server=False", {}),
+        pytest.param("fork_server=False", {}, marks=pytest.mark.slow),
         pytest.param("", {"HEADRACE_FORK_SERVER": "0"}, marks=pytest.mark.slow),
         pytest.param("", {}, marks=pytest.mark.slow),
     ],

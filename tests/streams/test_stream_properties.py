@@ -63,7 +63,7 @@ def plain(table: pa.Table) -> list[str]:
 
 
 def test_a_stream_gives_the_bounded_answer(engine: Any, box_engine: hr.Box) -> None:
-    @for_all(engine, box=40, spark=2, one=splits(), two=splits(), at_once=st.integers(1, 4))
+    @for_all(engine, box=12, spark=2, one=splits(), two=splits(), at_once=st.integers(1, 4))
     def check(one: Any, two: Any, at_once: int) -> None:
         live = [stream_of(s, bounded=False, at_once=at_once) for s in (one, two)]
         job = hr.start(pipelines(*live), on=engine)

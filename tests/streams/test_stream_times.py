@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 import headrace as hr
 from headrace import testing
 from headrace.windows import LATEST
+from tests.conftest import until
 from tests.streams.conftest import drop
 
 SCHEMA = {"k": "string", "at": "timestamp"}
@@ -55,19 +55,18 @@ def test_a_late_record_says_why(engine: Any) -> None:
     assert job.result().to_pylist()[0]["reason"] == "below the watermark"
 
 
-@pytest.mark.parametrize("micros", [2**63 - 1, -LATEST - 1])
-def test_times_at_the_ends_of_what_can_be_counted_are_set_aside(engine: Any, micros: int) -> None:
+def test_times_at_the_ends_of_what_can_be_counted_are_set_aside(engine: Any) -> None:
     import pyarrow as pa
 
-    kind = pa.timestamp("us", tz="UTC")
-    batch = pa.record_batch({"k": ["a", "b"], "at": pa.array([micros, 5_000_000]).cast(kind)})
+    times = pa.array([2**63 - 1, 5_000_000, -LATEST - 1]).cast(pa.timestamp("us", tz="UTC"))
+    batch = pa.record_batch({"k": ["a", "b", "c"], "at": times})
     source = testing.script([testing.records(batch)], bounded=False, ends=True)
     trips = source.event_time("at", delay="1s")
     counts = trips.window(hr.tumbling("1s")).agg(n=hr.count())
     job = hr.start([counts, trips.late.select("k", "reason")], on=engine)
     assert job.wait(60)
     assert job.result(0).column("n").to_pylist() == [1]
-    assert job.result(1).column("k").to_pylist() == ["a"]
+    assert sorted(job.result(1).column("k").to_pylist()) == ["a", "c"]
 
 
 def test_such_times_are_refused_in_input_that_ends(engine: Any) -> None:
@@ -100,9 +99,7 @@ def test_a_silent_source_closes_its_windows_by_the_clock(engine: Any, tmp_path: 
     )
     counts = trips.window(hr.tumbling("2s")).agg(n=hr.count())
     with counts.start(on=engine) as job:
-        deadline = time.monotonic() + 40
-        while not job.result().num_rows and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: job.result().num_rows)
         assert job.result().column("n").to_pylist() == [1]
 
 
@@ -113,9 +110,7 @@ def test_what_a_silent_source_waits_for_is_told(engine: Any, tmp_path: Path) -> 
         "at", delay="0s", idle="300ms"
     )
     with trips.window(hr.tumbling("2s")).agg(n=hr.count()).start(on=engine) as job:
-        deadline = time.monotonic() + 40
-        while not job.progress().sources[0].waits and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(lambda: job.progress().sources[0].waits)
         waits = job.progress().sources[0].waits
         assert "every split has been silent for 300ms" in waits
         assert "stay open until a record comes" in waits

@@ -248,7 +248,8 @@ class KafkaSplit(Split):
             at, heard = self.start, time.monotonic()
             while at < self.end:
                 got: list[Message] = []
-                for message in consumer.consume(BUNDLE_ROWS, timeout=0.2):
+                # It comes back before the time is over only with as many as were asked for.
+                for message in consumer.consume(min(BUNDLE_ROWS, self.end - at), timeout=0.2):
                     fault = message.error()
                     if fault is None:
                         at, heard = message.offset() + 1, time.monotonic()
