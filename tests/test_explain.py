@@ -43,7 +43,9 @@ def test_what_holds_the_interpreter_lock_is_told():
     assert "a lambda at test_explain.py" in locked[0]
     assert any("filter twice > 4" in line and "[kernel]" in line for line in lines)
     assert any("sort n descending" in line and "[Spark SQL]" in line for line in lines)
-    assert any("agg n" in line and "exchange of bundles by shard" in line for line in lines)
+    assert any(
+        "agg n" in line and "state by shard after Spark's exchange" in line for line in lines
+    )
 
 
 def test_a_prompt_shows_it_as_it_is():
@@ -68,7 +70,7 @@ def test_a_stream_says_where_its_state_is_and_what_its_sink_promises(tmp_path):
     stream = hr.rate(10).event_time("at", delay="1s").window(hr.tumbling("5s")).count()
     outlet = stream.write_parquet(tmp_path / "out")
     on_spark, on_box = outlet.explain(on="spark"), outlet.explain(on="box")
-    assert "state as bundles in transformWithState" in on_spark
+    assert "state by shard of the keys in transformWithState" in on_spark
     assert "offsets in Spark's log" in on_spark
     assert on_spark.endswith(f"Output: parquet files in {tmp_path / 'out'}: exactly once")
     assert "begins anew" in on_box

@@ -7,6 +7,7 @@ same form, so they can be merged.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from headrace.errors import StepError
 from headrace.kernels.aggregate import Aggregation
 from headrace.kernels.expressions.kernel import numbers
 from headrace.kernels.group import is_fixed, key_words
-from headrace.kernels.native import cells
+from headrace.kernels.native import cells, locks
 
 _NONE = np.zeros(0, np.int64)
 _LEAST = 1 << 4
@@ -98,69 +99,59 @@ def _op(kind: str, types: list[pa.DataType]) -> int | None:
     return cells.MAX_FLOAT if floating else cells.MAX_INT
 
 
-def bucket(
-    rows: Rows, panes: Any, low: int, high: int, bits: int
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """The rows by pane and part of the key's hash, and where each (pane, part) begins."""
-    spans = high - low + 1
-    order = np.empty(rows.a.size, np.int32)
-    starts = np.empty((spans << bits) + 1, np.int64)
-    of = np.empty(rows.a.size, np.int32)
-    shift = np.uint64(64 - bits)
-    cells.bucket_rows(rows.a, rows.b, panes, low, spans, shift, starts, order, of)
-    return order, starts
-
-
 class NumberTable:
-    """The table of one pane and one part of the keys."""
+    """The numbers of one slice of time, in parts by the keys' hashes; threads add to it at once."""
 
-    def __init__(self, plan: NumberPlan, room: int = _LEAST) -> None:
-        self.plan = plan
-        self.slots = np.zeros(room * plan.width, np.uint64)
-        self.meta = np.zeros(2, np.int64)
+    def __init__(self, plan: NumberPlan, parts: int = 1) -> None:
+        self.plan, self.parts = plan, parts
+        self.directory = np.zeros((parts, cells.LINE), np.int64)
+        self.address = int(self.directory.ctypes.data)
+        self.slots = [self._place(i, _LEAST * plan.width) for i in range(parts)]
+
+    def _place(self, part: int, words: int) -> Any:
+        slots = np.zeros(words, np.uint64)
+        self.directory[part, cells.ADDRESS] = slots.ctypes.data
+        self.directory[part, cells.WORDS] = words
+        return slots
 
     @property
-    def size(self) -> int:
-        return int(self.meta[0])
+    def groups(self) -> int:
+        return int(self.directory[:, cells.SIZE].sum())
+
+    used = groups
 
     @property
     def room(self) -> int:
-        return int(self.slots.size // self.plan.width)
-
-    @property
-    def used(self) -> int:
-        return self.size
+        return int(self.directory[:, cells.WORDS].sum()) // self.plan.width
 
     @property
     def nbytes(self) -> int:
-        return int(self.slots.nbytes)
+        return int(self.directory[:, cells.WORDS].sum()) * 8
 
     def reset(self) -> None:
         """Forget every key, and keep the room."""
-        self.slots[:] = 0
-        self.meta[:] = 0
+        for slots in self.slots:
+            slots[:] = 0
+        self.directory[:, cells.SIZE] = 0
+        self.directory[:, cells.OVERFLOW] = 0
 
-    def add(self, order: Any, first: int, end: int, rows: Rows) -> None:
-        """Take in the rows ``order[first:end]``."""
+    def grow(self, part: int) -> None:
+        """Make room in a part, unless another thread just has."""
+        lock = self.address + part * cells.LINE * 8
+        locks.wait_for(lock)
+        try:
+            old, plan = self.slots[part], self.plan
+            room = old.size // plan.width
+            if self.directory[part, cells.SIZE] >= room * 13 // 16:
+                self.slots[part] = self._place(part, old.size * (2 if room >= 1 << 14 else 4))
+                cells.grow_cells(old, self.slots[part], plan.width, plan.keys)
+        finally:
+            locks.give_back(lock)
+
+    def _columns(self, finished: bool, parts: range, size: int) -> list[pa.Array]:
         plan = self.plan
-        while True:
-            first = cells.add_rows(
-                order, first, end, rows.a, rows.b, rows.integers, rows.floats, plan.ops,
-                self.slots, self.slots.view(np.float64), plan.width, self.meta,
-            )  # fmt: skip
-            if first == end:
-                break
-            larger = np.zeros(self.slots.size * (2 if self.room >= 1 << 14 else 4), np.uint64)
-            cells.grow_cells(self.slots, larger, plan.width, plan.keys)
-            self.slots = larger
-        if self.meta[1]:
-            raise StepError(f"{plan.aggregation.node.label}: bigint overflow in 'sum'")
-
-    def columns(self, finished: bool) -> list[pa.Array]:
-        """The keys and each aggregate, as results or as partials."""
-        plan, size = self.plan, self.size
         words = np.empty((plan.width, size), np.uint64)
-        cells.cells_out(self.slots, plan.width, plan.keys, words)
+        cells.cells_out(self.directory, parts.start, parts.stop, plan.width, plan.keys, words)
         out = [_typed(words[i], k.type, as_key=True) for i, k in enumerate(plan.aggregation.keys)]
         counts = words[plan.keys].view(np.int64)
         fields = plan.aggregation.result_schema if finished else plan.aggregation.partial_schema
@@ -175,9 +166,54 @@ class NumberTable:
             elif finished:
                 out.append(pa.array(word.view(np.float64) / counts))
             else:
-                parts = [pa.array(word.view(np.float64)), pa.array(counts)]
-                out.append(pa.StructArray.from_arrays(parts, fields=list(kind)))
+                states = [pa.array(word.view(np.float64)), pa.array(counts)]
+                out.append(pa.StructArray.from_arrays(states, fields=list(kind)))
         return out
+
+    def batch(self, finished: bool, parts: range | None = None) -> pa.RecordBatch | None:
+        """The keys and each aggregate, as results or as partials; None if there is nothing.
+
+        ``parts`` are some of the parts, one after the other; all unless told.
+        """
+        parts = range(self.parts) if parts is None else parts
+        size = int(self.directory[parts.start : parts.stop, cells.SIZE].sum())
+        if not size:
+            return None
+        aggregation = self.plan.aggregation
+        schema = aggregation.result_schema if finished else aggregation.partial_schema
+        return pa.RecordBatch.from_arrays(self._columns(finished, parts, size), schema=schema)
+
+
+def add_numbers(
+    rows: Rows, slices: Any, low: int, tables: Sequence[NumberTable | None], first: int
+) -> None:
+    """Take a bundle into the tables of its slices, from ``low`` on, in one native call.
+
+    A slice without rows needs no table. Threads that add at once begin at different tables
+    (``first``), so that they seldom meet.
+    """
+    used = [table for table in tables if table is not None]
+    plan, parts = used[0].plan, used[0].parts
+    bits = (parts - 1).bit_length()
+    buckets = len(tables) << bits
+    directories = np.array([0 if t is None else t.address for t in tables], np.int64)
+    starts, at = np.empty(buckets + 1, np.int64), np.empty(buckets, np.int64)
+    order = np.empty(rows.a.size, np.int32)
+    fresh = True
+    while True:
+        bucket = cells.add_bundle(
+            fresh, rows.a, rows.b, slices, low, np.uint64(64 - bits), rows.integers, rows.floats,
+            plan.ops, directories, parts, plan.width, first, starts, order, at,
+        )  # fmt: skip
+        if bucket < 0:
+            break
+        fresh = False
+        full = tables[bucket // parts]
+        assert full is not None
+        full.grow(bucket % parts)
+    for table in used:
+        if table.directory[:, cells.OVERFLOW].any():
+            raise StepError(f"{plan.aggregation.node.label}: bigint overflow in 'sum'")
 
 
 def _typed(words: Any, kind: pa.DataType, as_key: bool = False) -> pa.Array:

@@ -28,7 +28,7 @@ from headrace.operators.operator import (
     Task,
 )
 from headrace.operators.stores import Note, Order, Retained, Store
-from headrace.operators.tables import SlicedTables, is_small
+from headrace.operators.tables import SlicedTables, tasks_for
 from headrace.plan.fingerprint import fingerprint
 from headrace.plan.nodes import GroupBy
 from headrace.windows import FOREVER
@@ -77,7 +77,7 @@ def closing(
     tables: Sequence[tuple[int, Any]], shards: int, emit: Callable[[int, Result], None]
 ) -> Phases:
     """Slices whose results their tables give, each as one task or by parts of the keys."""
-    parts = [(number, table, 1 if is_small(table) else shards) for number, table in tables]
+    parts = [(number, table, tasks_for(table, shards)) for number, table in tables]
     preparing = [task for _, table, count in parts for task in table.prepare(count, whole=True)]
     if preparing:
         yield preparing

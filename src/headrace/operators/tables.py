@@ -25,7 +25,7 @@ from headrace.kernels.aggregate import (
     by_shard,
     single_partials,
 )
-from headrace.kernels.cells import NumberPlan, NumberTable, bucket
+from headrace.kernels.cells import NumberPlan, NumberTable, add_numbers
 from headrace.kernels.chain import blame
 from headrace.kernels.tokenise import Text, Tokeniser
 from headrace.kernels.window import rows_by_pane
@@ -38,9 +38,9 @@ from headrace.windows import Window
 ROW = "__row"
 """Where the order of the input matters across slices: a record's place in its bundle."""
 SMALL = 4096
-"""Below this many keys a slice is merged by one task."""
+"""The keys of a slice that one task merges."""
 MANY_WORDS = 1 << 16
-"""The same for words, whose tables are merged in place while they are few."""
+"""The same for words, whose tables are merged natively."""
 MANY_SLICES = 64
 """Beyond this many a bundle's records are first cut by slice, not by slice and key at once."""
 EARLY_BYTES = 64 << 20
@@ -291,90 +291,63 @@ class OrderedTables:
 
 
 class NumberTables:
-    """Numbers beside their keys, in one table for each part of the keys' hashes."""
+    """Numbers beside their keys, in one table that all workers share."""
 
-    def __init__(self, plan: NumberPlan, parts: int, spare: SpareTables) -> None:
+    def __init__(self, plan: NumberPlan, spare: SpareTables) -> None:
         self.plan, self.spare = plan, spare
-        self.tables: list[NumberTable | None] = [None] * parts
-        self.locks = [threading.Lock() for _ in range(parts)]
+        self.table: NumberTable = spare.take()
+        self.lock = threading.Lock()
         self.rest: GeneralTables | None = None
 
     @property
-    def used(self) -> list[NumberTable]:
-        """The tables that have been needed."""
-        return [t for t in self.tables if t is not None]
-
-    def table(self, part: int) -> NumberTable:
-        """The table of a part, whose lock is held."""
-        table = self.tables[part]
-        if table is None:
-            table = self.tables[part] = self.spare.take()
-        return table
-
-    @property
     def nbytes(self) -> int:
-        rest = 0 if self.rest is None else self.rest.nbytes
-        return rest + sum(c.nbytes for c in self.used)
+        return self.table.nbytes + (0 if self.rest is None else self.rest.nbytes)
 
     @property
     def groups(self) -> int:
-        return sum(c.size for c in self.used)
+        return self.table.groups
 
     def general(self) -> GeneralTables:
         """Where rows with nulls go."""
-        if self.rest is None:
-            with self.locks[0]:
-                if self.rest is None:
-                    self.rest = GeneralTables(self.plan.aggregation)
+        with self.lock:
+            if self.rest is None:
+                self.rest = GeneralTables(self.plan.aggregation)
         return self.rest
 
     def prepare(self, shards: int, whole: bool) -> list[Task]:
         if whole:
             return [] if self.rest is None else self.rest.prepare(1, whole)
         rest = self.general()
-        moves = [partial(self._move, cells, shards) for cells in self.used]
+        count = tasks_for(self, self.table.parts)
+        each = self.table.parts // count
+        moves = [partial(self._move, i * each, (i + 1) * each, shards) for i in range(count)]
         return [*rest.prepare(shards, whole), *moves]
 
-    def _move(self, cells: NumberTable, shards: int) -> None:
-        batch = self._batch(cells, finished=False)
+    def _move(self, first: int, end: int, shards: int) -> None:
+        batch = self.table.batch(finished=False, parts=range(first, end))
         if batch is not None:
             self.general().split(batch, shards)
-
-    def _batch(self, cells: NumberTable, finished: bool) -> pa.RecordBatch | None:
-        if not cells.size:
-            return None
-        aggregation = self.plan.aggregation
-        schema = aggregation.result_schema if finished else aggregation.partial_schema
-        return pa.RecordBatch.from_arrays(cells.columns(finished), schema=schema)
 
     def partials(self, shard: int, shards: int) -> list[Ordered]:
         return self.general().partials(shard, shards)
 
     def results(self, shard: int, shards: int) -> pa.RecordBatch | None:
-        if self.rest is not None:
-            return None if shard else self._whole()
-        own = self.tables if shards == 1 else [self.tables[shard]]
-        batches = (self._batch(c, finished=True) for c in own if c is not None)
-        present = [b for b in batches if b is not None]
-        if not present:
-            return None
-        return present[0] if len(present) == 1 else pa.concat_batches(present)
+        if self.rest is not None:  # some rows went the general way
+            return None if shard else self._merged(self.rest)
+        each = self.table.parts // shards
+        return self.table.batch(finished=True, parts=range(shard * each, (shard + 1) * each))
 
-    def _whole(self) -> pa.RecordBatch:
-        """Everything, where some rows went the general way."""
-        assert self.rest is not None
+    def _merged(self, rest: GeneralTables) -> pa.RecordBatch:
         merge = Merge(self.plan.aggregation)
-        for _, batch in self.rest.partials(0, 1):
+        for _, batch in rest.partials(0, 1):
             merge.add(batch)
-        for cells in self.used:
-            batch = self._batch(cells, finished=False)
-            if batch is not None:
-                merge.add(batch)
+        numbers = self.table.batch(finished=False)
+        if numbers is not None:
+            merge.add(numbers)
         return merge.finish()
 
     def recycle(self) -> None:
-        for table in self.used:
-            self.spare.give(table)
+        self.spare.give(self.table)
 
 
 def _nonempty(batch: pa.RecordBatch) -> pa.RecordBatch | None:
@@ -397,16 +370,18 @@ class SlicedTables:
         self.numbers = None
         if plan.split is None and not node.is_ordered:
             self.numbers = NumberPlan.of(plan.aggregation)
-        self.parts = 1 if hosting.workers == 1 else 1 << (hosting.shards - 1).bit_length()
+        self.parts = 1 if hosting.in_order else 1 << (hosting.shards - 1).bit_length()
         """Of the hashes, each of which has a lock and a table where tables are shared."""
-        self.bits = (self.parts - 1).bit_length()
+        self.workers = hosting.workers
         self.spare = SpareTables(self._new_table, 2 * self.parts + 2 * hosting.workers)
         self.slices: dict[int, Any] = {}
         self.lock = threading.Lock()
         self.rows = 0
 
     def _new_table(self) -> Any:
-        return NumberTable(self.numbers) if self.numbers is not None else self.plan.start()
+        return (
+            NumberTable(self.numbers, self.parts) if self.numbers is not None else self.plan.start()
+        )
 
     @property
     def nbytes(self) -> int:
@@ -430,7 +405,7 @@ class SlicedTables:
         if self.plan.split is not None:
             return WordTables(self.spare, self.hosting)
         if self.numbers is not None:
-            return NumberTables(self.numbers, self.parts, self.spare)
+            return NumberTables(self.numbers, self.spare)
         if self.node.is_ordered and (self.per_record or not self.in_order):
             return OrderedTables(self.aggregation, self.per_record)
         return GeneralTables(self.aggregation)
@@ -507,18 +482,10 @@ class SlicedTables:
                 part = batch if mine is None else batch.take(pa.array(mine))
                 self.table(number).general().add(part, order, worker)
             return
-        places, starts = bucket(rows, ids, low, high, self.bits)
-        edges = starts.tolist()
-        for number in range(low, high + 1):
-            first = (number - low) << self.bits
-            if edges[first] == edges[first + self.parts]:
-                continue
-            table = self.table(number)
-            for part in _rotated(self.parts, worker * 2):
-                start, end = edges[first + part], edges[first + part + 1]
-                if end > start:
-                    with table.locks[part]:
-                        table.table(part).add(places, start, end, rows)
+        count = high - low + 1
+        there = [True] if count == 1 else np.bincount(ids - low, minlength=count).tolist()
+        tables = [self.table(low + i).table if rows_of else None for i, rows_of in enumerate(there)]
+        add_numbers(rows, ids, low, tables, worker * count * self.parts // self.workers)
 
 
 _NO_IDS = np.zeros(0, np.int64)
@@ -532,12 +499,7 @@ def _rows_of(ids: Any, low: int, high: int) -> Iterator[tuple[int, Any]]:
         yield from rows_by_pane(ids, low, high)
 
 
-def _rotated(count: int, by: int) -> list[int]:
-    """Numbers from another one on for each worker, so that they seldom meet at a lock."""
-    cut = by % count
-    return [*range(cut, count), *range(cut)]
-
-
-def is_small(table: SliceTable) -> bool:
-    """Whether one task should merge a slice."""
-    return table.groups <= (MANY_WORDS if isinstance(table, WordTables) else SMALL)
+def tasks_for(table: SliceTable, limit: int) -> int:
+    """As how many tasks to merge a slice, a power of two: none is to have few keys."""
+    each = MANY_WORDS if isinstance(table, WordTables) else SMALL
+    return min(limit, 1 << max(0, (table.groups // each).bit_length()))

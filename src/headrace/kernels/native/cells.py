@@ -1,8 +1,9 @@
 """Tables that keep a key's running numbers beside the key, so that a record costs one cache line.
 
 A slot is the key (one or two words), the number of records, then a word for each aggregate; a slot
-with no records is free. Rows come as buckets: sorted by pane of time and by part of the key hash,
-so that each (pane, part) has a small table of its own, and no two threads need the same one.
+with no records is free. Rows are first put into buckets, by slice of time and by part of the key's
+hash. Each (slice, part) has a small table of its own, with a lock, in a directory that says where
+it is; threads that add at once seldom need the same one.
 """
 
 from __future__ import annotations
@@ -11,13 +12,19 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import carray, njit
 
+from headrace.kernels.native.locks import pointer, sched_yield, try_lock, unlock
 from headrace.kernels.native.memory import U64, mix, prefetch
 
 SUM_INT, SUM_FLOAT, MIN_INT, MAX_INT, MIN_FLOAT, MAX_FLOAT = 0, 1, 2, 3, 4, 5
 AHEAD = 12
 """How many rows ahead a slot is asked of memory."""
+LOCK, ADDRESS, WORDS, SIZE, OVERFLOW = 0, 1, 2, 3, 4
+"""A table in a directory: its lock, where its slots are and how many words they have, the number of
+keys, and whether a sum left the bigints."""
+LINE = 16
+"""Words of a directory for each table: two locks never share a cache line."""
 
 
 @njit(nogil=True, cache=True)
@@ -136,6 +143,73 @@ def add_rows(
 
 
 @njit(nogil=True, cache=True)
+def add_bundle(
+    fresh: bool,
+    a: Any,
+    b: Any,
+    slices: Any,
+    low: int,
+    shift: Any,
+    integers: Any,
+    floats: Any,
+    ops: Any,
+    directories: Any,
+    parts: int,
+    width: int,
+    first: int,
+    starts: Any,
+    rows: Any,
+    at: Any,
+) -> int:
+    """Take a bundle into the tables of its slices; -1 when done, or the bucket that needs room.
+
+    ``directories`` has the address of each slice's directory of ``parts`` tables. ``starts``,
+    ``rows`` and ``at`` are room for the buckets, the rows in their order, and how far each bucket
+    is; they are filled where ``fresh``, and a call after that goes on.
+    """
+    buckets = starts.size - 1
+    if fresh:
+        of = np.empty(a.size, np.int32)
+        bucket_rows(a, b, slices, low, buckets // parts, shift, starts, rows, of)
+        for i in range(buckets):
+            at[i] = starts[i]
+    left = 0
+    for i in range(buckets):
+        if at[i] < starts[i + 1]:
+            left += 1
+    missed = 0
+    bucket = first % buckets
+    while left:
+        if at[bucket] < starts[bucket + 1]:
+            table = directories[bucket // parts] + (bucket % parts) * (LINE * 8)
+            if try_lock(table):
+                entry = carray(pointer(table), LINE, np.int64)
+                words = entry[WORDS]
+                slots = carray(pointer(entry[ADDRESS]), words, np.uint64)
+                fslots = carray(pointer(entry[ADDRESS]), words, np.float64)
+                end = starts[bucket + 1]
+                stopped = add_rows(
+                    rows, at[bucket], end, a, b, integers, floats, ops, slots, fslots, width,
+                    entry[SIZE:],
+                )  # fmt: skip
+                unlock(table)
+                at[bucket] = stopped
+                if stopped < end:
+                    return bucket
+                left -= 1
+                missed = 0
+            else:
+                missed += 1
+                if missed >= left:  # all that is left is taken: let the others run
+                    sched_yield()
+                    missed = 0
+        bucket += 1
+        if bucket == buckets:
+            bucket = 0
+    return -1
+
+
+@njit(nogil=True, cache=True)
 def grow_cells(old: Any, new: Any, width: int, keys: int) -> None:
     """Move every slot of ``old`` to the larger empty table ``new``."""
     mask = U64(new.size // width - 1)
@@ -151,14 +225,16 @@ def grow_cells(old: Any, new: Any, width: int, keys: int) -> None:
 
 
 @njit(nogil=True, cache=True)
-def cells_out(slots: Any, width: int, keys: int, columns: Any) -> int:
-    """The used slots as columns, a word of a slot in each; how many there were."""
-    found = 0
-    for i in range(slots.size // width):
-        base = i * width
-        if slots[base + keys] == U64(0):
-            continue
-        for j in range(width):
-            columns[j, found] = slots[base + j]
-        found += 1
-    return found
+def cells_out(directory: Any, first: int, end: int, width: int, keys: int, columns: Any) -> None:
+    """The used slots of some tables as columns, a word of a slot in each."""
+    out = 0
+    for part in range(first, end):
+        words = directory[part, WORDS]
+        slots = carray(pointer(directory[part, ADDRESS]), words, np.uint64)
+        for i in range(words // width):
+            base = i * width
+            if slots[base + keys] == U64(0):
+                continue
+            for j in range(width):
+                columns[j, out] = slots[base + j]
+            out += 1
