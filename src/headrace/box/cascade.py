@@ -116,6 +116,10 @@ class Cascade:
         """For those who read: there may be room."""
         self.bytes = 0
         self.in_flight = 0
+        self.unclaimed = 0
+        """Bundles that nobody has taken yet."""
+        self.changes = 0
+        """How often something came that may be work."""
         self.checker = checker
 
     # Containers and their links
@@ -199,12 +203,15 @@ class Cascade:
         container.unconsumed += 1
         container.deposited += 1
         self.in_flight += 1
+        self.unclaimed += 1
+        self.changes += 1
         self.bytes += bundle.nbytes
 
     def claim(self, container: Container) -> Bundle:
         """Take a bundle to process it."""
         vertex = container.lane.vertex
         vertex.running += 1
+        self.unclaimed -= 1
         if vertex.in_order and not container.sorted:
             container.bundles = deque(sorted(container.bundles, key=lambda b: b.order))
             container.sorted = True
@@ -238,6 +245,7 @@ class Cascade:
         """The epoch ends with this watermark: no more bundles will come."""
         container.watermark, container.arrived = watermark, arrived
         container.state = ContainerState.WM_ASSIGNED
+        self.changes += 1
 
     def cancel(self, container: Container) -> None:
         """The epoch has no end of its own here: it goes on into the next container."""

@@ -152,8 +152,8 @@ def evaluate(run: Run, worker: int, core: int | None) -> None:
                 changed.wait(1.0)
                 run.waiting -= 1
                 continue
-            if run.waiting:
-                changed.notify()
+            if run.waiting and run.has_more():
+                changed.notify()  # who is woken wakes the next, if there is still more
             run.active += 1
             lock.release()
             try:
@@ -168,8 +168,6 @@ def evaluate(run: Run, worker: int, core: int | None) -> None:
             try:
                 if not run.over:
                     work.complete()
-                    if run.waiting:
-                        changed.notify(2)
                     if run.blocked and run.has_room():
                         cascade.room.notify_all()
             except BaseException as error:

@@ -53,12 +53,16 @@ def selected(batch: pa.RecordBatch, chain: Chain) -> pa.RecordBatch:
     return batch.select(list(chain.columns))
 
 
+_MANY_SHARDS = 8
+_SMALL = 1 << 16
+
+
 class Hosted:
     """An operator: evaluators fill its partials, watermark tasks run its states by shard."""
 
     def __init__(self, operator: Operator, workers: int) -> None:
         # Where records go to their shards one by one, more shards are more hand-overs.
-        shards = workers if operator.emits_early else 2 * workers
+        shards = min(workers, _MANY_SHARDS) if operator.emits_early else 2 * workers
         self.operator = operator
         self.schema = operator.node.schema
         self.shards = Shards(operator, 1 << (shards - 1).bit_length(), workers)
@@ -73,7 +77,12 @@ class Hosted:
         for i, batch in enumerate(chain.bundles(selected(bundle.batch, chain))):
             if batch.num_rows:
                 order = (*bundle.order, i)
-                for _, result in self.shards.add(out.lane, batch, order, out.worker):
+                results = self.shards.add(out.lane, batch, order, out.worker)
+                batches = [result for _, result in results]
+                # As one where they are small: a bundle costs something, however small it is.
+                if len(batches) > 1 and sum(b.num_rows for b in batches) <= _SMALL:
+                    batches = [pa.concat_batches(batches)]
+                for result in batches:
                     out.emit(result)
 
     def on_watermark(self, time: int, out: Outbox) -> Phases | None:

@@ -282,6 +282,7 @@ class Ingress:
             reader.done = True
             assert self.frontier.live is not None
             self.frontier.live.remove(reader.name)
+            self.frontier.idle = [n for n in self.frontier.idle if n != reader.name]
             self._advance()
             self._end_if_done()
             return

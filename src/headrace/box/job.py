@@ -71,6 +71,8 @@ class Run:
         self.lanes = [lane for vertex in self.cascade.vertices for lane in vertex.lanes]
         self.urgent: deque[WatermarkWork | TaskWork] = deque()
         self.waiting = self.active = self.blocked = 0
+        self.changes = 0
+        """Of the cascade, when an evaluator was last woken."""
         self.over = False
         self.error: BaseException | None = None
         self.waited_for = 0
@@ -146,8 +148,19 @@ class Run:
 
     def _accepted(self) -> None:
         with self.cascade.lock:
-            if self.waiting:
-                self.cascade.changed.notify_all()
+            self._wake()
+
+    def _wake(self) -> None:
+        """Wake an evaluator if something came since the last time. The lock is held."""
+        if self.waiting and self.cascade.changes != self.changes:
+            self.cascade.changed.notify()
+        self.changes = self.cascade.changes
+
+    def has_more(self) -> bool:
+        """Whether another evaluator would find work, too. The lock is held."""
+        if self.urgent or self.cascade.unclaimed:
+            return True
+        return self.has_room() and any(i.next_reader(self.workers) for i in self.ingresses)
 
     def _ticks(self) -> None:
         while not self.ended.wait(0.01):
@@ -175,8 +188,7 @@ class Run:
                         ingress.follow(least)
             except BaseException as error:
                 self.fail(error)
-            if self.waiting:
-                self.cascade.changed.notify_all()
+            self._wake()
 
     def next_work(self) -> Work | None:
         """What an evaluator does next: watermark tasks, then what the scheduler picks, then

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -56,7 +57,8 @@ class Transform:
     is only one. The engines promise, and a transform must keep to, this:
 
     - ``process`` is called for every bundle, in any order and with bundles of any size.
-    - ``on_watermark(time, out)`` is called as the watermark moves on: no record older than ``time``
+    - ``on_watermark(time, out)`` is called as the watermark moves on, once there has been a record
+      (without a key, even if there was none): no record older than ``time``
       (microseconds since 1970) comes afterwards. Bundles of later records may have come already.
       The last is ``headrace.windows.FOREVER``: the input has ended, or is being drained.
     - What must not be forgotten is in ``store``, tables by name, which a checkpoint keeps.
@@ -100,6 +102,9 @@ class CustomOperator(Operator):
         self.parts = self.chains[0].schema
         if self.shorten is not None and example.part_schema is not None:
             self.parts = to_schema(example.part_schema)
+            lost = [k for k in node.keys if k not in self.parts.names]
+            if lost:
+                raise StepError(f"{self.label}: part_schema has no column '{lost[0]}', a key")
 
     def make(self) -> Transform:
         """A fresh one of the person's."""
@@ -117,11 +122,14 @@ class CustomOperator(Operator):
     def partial(self, lane: int, hosting: Hosting) -> PassedOn:
         shards = hosting.shards if self.is_keyed else 1
 
+        def keys(batch: pa.RecordBatch) -> list[pa.Array]:
+            return [batch.column(k) for k in self.node.keys]
+
         def split(batch: pa.RecordBatch, order: Order) -> Iterator[tuple[int, Part]]:
             if self.shorten is not None:
-                batch = as_bundle(self.called(self.shorten, batch), self.parts)
-            keys = [batch.column(k) for k in self.node.keys]
-            for shard, part in by_shard(batch, keys, shards):
+                short = self.called(self.shorten, batch)
+                batch = self.called(as_bundle, short, self.parts)
+            for shard, part in by_shard(batch, self.called(keys, batch), shards):
                 yield shard, Part(0, part, order)
 
         return PassedOn(split)
@@ -143,7 +151,8 @@ class CustomOperator(Operator):
 
     def describe(self) -> Any:
         made = type(self.make())
-        written = fingerprint(made.process, made.on_watermark)
+        methods = [v for _, v in sorted(vars(made).items()) if callable(v)]
+        written = fingerprint(*methods)
         return replace(super().describe(), keeps=(), functions=f"{made.__name__} {written}")
 
 
@@ -156,26 +165,41 @@ class CustomState(State):
         self.transform.store = NamedTables(store, note)
 
     def take(self, parts: Iterable[Part], watermarks: Sequence[int]) -> Iterator[Result]:
-        operator, transform = self.operator, self.transform
+        transform, keyed = self.transform, self.operator.is_keyed
+        note = self.note
         for part in parts:
+            note["used"] = True
             yield from self._given(transform.process, part.batch, Out())
-        before: int = self.note.get("watermark", BEGINNING)
+        before: int = note.get("watermark", BEGINNING)
         now = watermarks[0]
-        if now > before:
-            self.note["watermark"] = now
-            out = Out(now)
+        if now <= before:
+            return
+        note["watermark"] = now
+        out = Out(now)
+        if note.get("used") or not keyed:  # else it has no keys to tell of
             yield from self._given(transform.on_watermark, now, out)
-            held = out.watermark
-            promised: int = self.note.get("promised", BEGINNING)
-            if held is not None and held > now:
-                raise StepError(f"{operator.label} promised a watermark after the one it was told")
-            self.note["promised"] = promised if held is None else max(promised, held)
+        note["promised"] = max(note.get("promised", BEGINNING), self._held(out, now))
+
+    def _held(self, out: Out, now: int) -> int:
+        """What a transform promises downstream."""
+        label = self.operator.label
+        if out.watermark is None:
+            return BEGINNING
+        try:
+            held = operator.index(out.watermark)
+        except TypeError:
+            raise StepError(
+                f"{label} set out.watermark to {out.watermark!r}; it is in microseconds since 1970"
+            ) from None
+        if held > now:
+            raise StepError(f"{label} promised a watermark after the one it was told")
+        return held
 
     def _given(self, call: Callable[..., Any], what: Any, out: Out) -> Iterator[Result]:
-        operator = self.operator
-        operator.called(call, what, out)
+        called, schema = self.operator.called, self.operator.node.schema
+        called(call, what, out)
         for batch in out.batches:
-            bundle = operator.called(as_bundle, batch, operator.node.schema)
+            bundle = called(as_bundle, batch, schema)
             if bundle.num_rows:
                 yield 0, bundle
 
@@ -195,7 +219,12 @@ class NamedTables(MutableMapping[str, pa.Table]):
         stored = self.store.get(0, 0, self.names[name], _STORED)
         return pa.ipc.open_stream(stored.column(0)[0].as_buffer()).read_all()
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
     def __setitem__(self, name: str, table: Any) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"{name!r} names a table of the store; a name is text")
         number = self.names.get(name)
         if number is None:
             number = self.names[name] = max(self.names.values(), default=-1) + 1

@@ -105,6 +105,8 @@ def of_nothing(aggregation: Aggregation) -> pa.RecordBatch:
 class GroupPartial:
     """One table of all records."""
 
+    is_full = False
+
     def __init__(self, operator: Group, hosting: Hosting) -> None:
         self.operator, self.hosting = operator, hosting
         self.tables = SlicedTables(operator.plan, operator.node, hosting)

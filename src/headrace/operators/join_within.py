@@ -83,6 +83,8 @@ class NearState(State):
         self.sides = [
             Retained(store, note, i, c.schema, pa.concat_batches) for i, c in enumerate(chains)
         ]
+        self.unloaded = [set(side.numbers()) for side in self.sides]
+        """The slices that are in the store alone."""
         self.newest: list[dict[str, int]] = note.setdefault("newest", [{}, {}])
         """The latest time of each side's slices."""
 
@@ -105,33 +107,29 @@ class NearState(State):
     def _load(self, lane: int, batch: pa.RecordBatch) -> None:
         """Have in memory the slices of the other side that a bundle may match."""
         other, join = 1 - lane, self.join
-        missing = [n for n in self.sides[other].slices if int(n) not in join.buckets[other]]
-        if not missing:
+        if not self.unloaded[other]:
             return
         times = event_times(batch, self.operator.clocks[lane])
         low, high = join.reach[lane]
         first = join.span.pane_at(int(times.min()) - low)
         last = join.span.pane_at(int(times.max()) + high)
-        for slice in (int(name) for name in missing if first <= int(name) <= last):
-            bucket = join.buckets[other].setdefault(slice, Bucket())
+        for slice in [n for n in self.unloaded[other] if first <= n <= last]:
+            self.unloaded[other].remove(slice)
+            bucket = join.buckets[other][slice] = Bucket()
             for _, stored in self.sides[other].load(slice):
                 words = join.sides[other].words(stored)
                 bucket.add(words, event_times(stored, self.operator.clocks[other]))
-            bucket.chunks = [b for _, b in self.sides[other].load(slice)]
+                bucket.chunks.append(stored)
 
     def _retain(self, lane: int, slice: int, rows: pa.RecordBatch) -> None:
-        side, name = self.sides[lane], str(slice)
-        bucket = self.join.buckets[lane][slice]
-        if name in side.slices and not bucket.chunks:
-            del self.join.buckets[lane][slice]  # most of it is in the store alone
-            bucket_rows = None
+        """Keep some rows that the join has put into a bucket."""
+        name, bucket = str(slice), self.join.buckets[lane][slice]
+        self.newest[lane][name] = max(self.newest[lane].get(name, BEGINNING), bucket.most)
+        self.sides[lane].append(slice, rows)
+        if slice in self.unloaded[lane]:  # most of it is in the store alone, and so is this now
+            del self.join.buckets[lane][slice]
         else:
-            bucket_rows = bucket
-        times = event_times(rows, self.operator.clocks[lane])
-        self.newest[lane][name] = max(self.newest[lane].get(name, BEGINNING), int(times.max()))
-        side.append(slice, rows)
-        if bucket_rows is not None:
-            bucket_rows.chunks = [batch for _, batch in side.load(slice)]
+            bucket.chunks = [batch for _, batch in self.sides[lane].load(slice)]
 
     def _forget(self, watermarks: Sequence[int]) -> None:
         join = self.join
@@ -145,4 +143,5 @@ class NearState(State):
                 if newest < oldest:
                     del self.newest[other][name]
                     self.sides[other].drop(int(name))
+                    self.unloaded[other].discard(int(name))
         self.note["watermarks"] = join.watermarks

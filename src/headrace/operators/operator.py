@@ -59,6 +59,10 @@ class Partial(Protocol):
     def groups(self) -> int:
         """About how many keys it holds."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether more bundles would make no difference."""
+
     def add(self, batch: pa.RecordBatch, order: Order, worker: int) -> Iterable[tuple[int, Part]]:
         """Take in a bundle; the parts that go to their shards at once."""
 
@@ -192,6 +196,10 @@ class Shards:
         self.locks = [threading.Lock() for _ in range(self.count)]
         self.inboxes: list[list[Part]] = [[] for _ in range(self.count)]
         self.watermarks = [BEGINNING for _ in lanes]
+        self.told = [list(self.watermarks) for _ in range(self.count)]
+        """What each shard knows of them: it is told by the watermark's own tasks."""
+        self.rows = [0] * self.count
+        """That wait in each inbox."""
 
     @property
     def nbytes(self) -> int:
@@ -201,25 +209,30 @@ class Shards:
 
     def add(self, lane: int, batch: pa.RecordBatch, order: Order, worker: int) -> Iterator[Result]:
         """Take in a bundle of one input; the results that come at once."""
-        parts = self.partials[lane].add(batch, order, worker)
+        parts = list(self.partials[lane].add(batch, order, worker))
         early = self.operator.emits_early
-        for shard, part in parts:
+        # From another shard on for each worker, so that they seldom meet at a lock.
+        cut = worker % len(parts) if parts else 0
+        for shard, part in parts[cut:] + parts[:cut]:
             part.lane = lane
             with self.locks[shard]:
                 inbox = self.inboxes[shard]
                 inbox.append(part)
-                if early or len(inbox) >= _MANY_PARTS:
-                    self.inboxes[shard] = []
-                    yield from self.states[shard].take(inbox, self.watermarks)
+                self.rows[shard] += part.batch.num_rows
+                if early or len(inbox) >= _MANY_PARTS or self.rows[shard] >= _MANY_ROWS:
+                    self.inboxes[shard], self.rows[shard] = [], 0
+                    yield from self.states[shard].take(inbox, self.told[shard])
 
     def take(self, shard: int, parts: Iterable[Part]) -> Iterator[Result]:
         """Have a shard go on to the watermarks, with what waits for it and some parts."""
         with self.locks[shard]:
             inbox, self.inboxes[shard] = self.inboxes[shard], []
-            yield from self.states[shard].take([*inbox, *parts], self.watermarks)
+            self.rows[shard] = 0
+            self.told[shard] = list(self.watermarks)
+            yield from self.states[shard].take([*inbox, *parts], self.told[shard])
 
 
-_MANY_PARTS = 256
+_MANY_PARTS, _MANY_ROWS = 256, 1 << 18
 
 
 def advance_shards(
@@ -246,6 +259,7 @@ class PassedOn:
     """A partial that holds nothing: bundles become parts at once."""
 
     nbytes = groups = 0
+    is_full = False
 
     def __init__(
         self, split: Callable[[pa.RecordBatch, Order], Iterable[tuple[int, Part]]]

@@ -95,20 +95,30 @@ class FirstRecords(_OfAll):
     of: ClassVar[type | None] = Limit
     node: Limit
 
-    def partial(self, lane: int, hosting: Hosting) -> PassedOn:
-        count = self.node.count
-        left = [count]
-
-        def first(batch: pa.RecordBatch, order: Order) -> Iterator[tuple[int, Part]]:
-            rows = min(batch.num_rows, left[0] if hosting.in_order else count)
-            left[0] -= rows
-            if rows:
-                yield 0, Part(0, _cut(batch, rows), order)
-
-        return PassedOn(first)
+    def partial(self, lane: int, hosting: Hosting) -> FirstPartial:
+        return FirstPartial(self.node.count, hosting.in_order)
 
     def state(self, store: Store, note: Note) -> LimitState:
         return LimitState(self, store, note)
+
+
+class FirstPartial(PassedOn):
+    """The first records of each bundle; where bundles come in order, of all of them."""
+
+    def __init__(self, count: int, in_order: bool) -> None:
+        super().__init__(self._first)
+        self.left, self.in_order = count, in_order
+
+    @property
+    def is_full(self) -> bool:  # type: ignore[override]
+        return self.in_order and self.left == 0
+
+    def _first(self, batch: pa.RecordBatch, order: Order) -> Iterator[tuple[int, Part]]:
+        rows = min(batch.num_rows, self.left)
+        if self.in_order:
+            self.left -= rows
+        if rows:
+            yield 0, Part(0, _cut(batch, rows), order)
 
 
 def _cut(batch: pa.RecordBatch, rows: int) -> pa.RecordBatch:

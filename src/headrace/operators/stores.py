@@ -40,6 +40,8 @@ class MemoryStore:
         self.nbytes -= self.batches.pop((kind, slice, number)).nbytes
 
 
+_FEW = 8
+"""So many bundles of a slice are kept as they come."""
 _LARGE = 64 << 20
 """About the largest bundle that is kept as one: what a value of a state store can well hold."""
 
@@ -79,20 +81,26 @@ class Retained:
             for start in range(0, batch.num_rows, size):
                 self._put(slice, kept, batch.slice(start, size), order)
             return
-        small = [batch]
-        rows = batch.num_rows
-        while self.merge and kept and kept[-1][1] <= 2 * rows and tuple(kept[-1][2]) == order:
+        if self.merge is not None and len(kept) >= _FEW:
+            batch = self._with_smaller(slice, kept, batch, order)
+        self._put(slice, kept, batch, order)
+
+    def _with_smaller(
+        self, slice: int, kept: list[list[Any]], batch: pa.RecordBatch, order: Order
+    ) -> pa.RecordBatch:
+        """A bundle together with those before it that are not much larger, which it replaces."""
+        assert self.merge is not None
+        batches, rows, size = [batch], batch.num_rows, batch.nbytes
+        while kept and kept[-1][1] <= 2 * rows and tuple(kept[-1][2]) == order:
             number, _, _ = kept[-1]
             before = self.store.get(self.kind, slice, number, self.schema)
-            if before.nbytes + batch.nbytes > _LARGE:
+            rows, size = rows + before.num_rows, size + before.nbytes
+            if size > _LARGE:
                 break
             kept.pop()
             self.store.remove(self.kind, slice, number)
-            small.insert(0, before)
-            rows += before.num_rows
-        if self.merge and len(small) > 1:
-            batch = self.merge(small)
-        self._put(slice, kept, batch, order)
+            batches.insert(0, before)
+        return batch if len(batches) == 1 else self.merge(batches)
 
     def _put(self, slice: int, kept: list[list[Any]], batch: pa.RecordBatch, order: Order) -> None:
         number = kept[-1][0] + 1 if kept else 0

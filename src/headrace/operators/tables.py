@@ -37,7 +37,7 @@ from headrace.windows import Window
 
 ROW = "__row"
 """Where the order of the input matters across slices: a record's place in its bundle."""
-SMALL = 4096
+SMALL = 1 << 14
 """The keys of a slice that one task merges."""
 MANY_WORDS = 1 << 16
 """The same for words, whose tables are merged natively."""

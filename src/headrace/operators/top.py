@@ -49,6 +49,8 @@ def _evaluates(kernel: Kernel) -> Callable[[pa.RecordBatch], pa.Array]:
 class TopPartial:
     """The top records that each worker has seen."""
 
+    is_full = False
+
     def __init__(self, operator: TopRecords, hosting: Hosting) -> None:
         self.operator, self.hosting = operator, hosting
         self.tops: dict[int, Top] = {}

@@ -134,6 +134,8 @@ class Windows(Operator):
 class WindowPartial:
     """Bundles in; a table for each pane they touch, and one for all panes of few records."""
 
+    is_full = False
+
     def __init__(self, operator: Windows, hosting: Hosting) -> None:
         self.operator, self.hosting = operator, hosting
         self.tables = SlicedTables(operator.plan, operator.node, hosting)
@@ -187,7 +189,8 @@ class WindowPartial:
         if self.least < before:
             with self.lock:
                 self.least = FOREVER
-            tasks += [partial(self._split, *each) for each in self.sparse.values()]
+                sparse = list(self.sparse.values())
+            tasks += [partial(self._split, *each) for each in sparse]
         return tasks
 
     def _split(self, lock: threading.Lock, table: GeneralTable) -> None:
@@ -234,7 +237,8 @@ class WindowState(State):
 
     @property
     def nbytes(self) -> int:
-        return 0 if self.sliding is None else int(self.sliding.nbytes)
+        sliding = self.sliding  # which may be made anew meanwhile
+        return 0 if sliding is None else int(sliding.nbytes)
 
     def holds(self, complete: int) -> bool:
         """Whether something is retained of the panes before one."""
@@ -310,7 +314,8 @@ class WindowState(State):
         if self.sliding is None:  # those that had entered before do so once more
             self.sliding = sliding_state(self.operator.aggregation, self.operator.per_record)
             first = ready[0] if entered is None and ready else first - count
-        if ready:
+        # A pane that has left the store may still have to leave the windows.
+        if ready or not self.sliding.is_empty:
             entering: dict[int, Callable[[], Any]] = {
                 n: partial(self._entering, n) for n in ready if n >= first
             }
@@ -387,7 +392,7 @@ class WindowState(State):
         finish = _pane_ends(last, window)
         bare = results.select([i for i in range(results.num_columns) if i != keys])
         schema = operator.node.schema
-        yield complete, windowed(bare, keys, finish - window.size, finish, schema)
+        yield complete - 1, windowed(bare, keys, finish - window.size, finish, schema)
 
     def _keep(self, batch: pa.RecordBatch, panes: Any) -> None:
         """Retain what is of windows that are still open, the way that costs less."""

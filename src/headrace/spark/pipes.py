@@ -80,6 +80,11 @@ class PartialPipe:
         self.pending: dict[int, list[Part]] = {}
         self.held = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether more bundles would make no difference."""
+        return self.partial.is_full
+
     def add(self, batch: pa.RecordBatch) -> Iterator[Row]:
         self._gather(self.partial.add(batch, (), 0))
         held = self.held + self.partial.nbytes

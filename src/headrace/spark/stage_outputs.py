@@ -66,6 +66,8 @@ class PartialOutput:
         for batch in batches:
             if batch.num_rows:
                 yield from pipe.add(batch)
+            if pipe.is_full:
+                break
         yield from pipe.finish()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import carray, njit
 
-from headrace.kernels.native.locks import pointer, sched_yield, try_lock, unlock
+from headrace.kernels.native.locks import nap, pointer, try_lock, unlock
 from headrace.kernels.native.memory import U64, mix, prefetch
 
 SUM_INT, SUM_FLOAT, MIN_INT, MAX_INT, MIN_FLOAT, MAX_FLOAT = 0, 1, 2, 3, 4, 5
@@ -201,7 +201,7 @@ def add_bundle(
             else:
                 missed += 1
                 if missed >= left:  # all that is left is taken: let the others run
-                    sched_yield()
+                    nap()
                     missed = 0
         bucket += 1
         if bucket == buckets:

@@ -12,7 +12,9 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-sched_yield = types.ExternalFunction("sched_yield", types.intc())
+_usleep = types.ExternalFunction("usleep", types.intc(types.uintc))
+_NAP = 50
+"""Microseconds: about as long as a table is held."""
 
 
 def _word(builder: Any, address: Any) -> Any:
@@ -53,10 +55,16 @@ def unlock(typingctx: Any, address: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
+def nap() -> None:
+    """Let the one who holds a lock run: it may be waiting for this core."""
+    _usleep(_NAP)
+
+
+@njit(nogil=True, cache=True)
 def wait_for(address: int) -> None:
     """Take a lock, however long it takes."""
     while not try_lock(address):
-        sched_yield()
+        nap()
 
 
 @njit(nogil=True, cache=True)
