@@ -7,11 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.testing import records, script, seconds
+from headrace.testing import records, script, seconds, watermark
 from headrace.windows import Window
 from tests.conftest import Rows, for_all
 
@@ -196,3 +197,36 @@ def test_a_watermark_between_two_steps_of_adding_forgets_nothing() -> None:
     assert closed == [100]
     assert partial.least < FOREVER
     assert close(FOREVER) == 100
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize(
+    ("aggregate", "first", "later"),
+    [(hr.sum("n"), 1, 10), (hr.max("n"), 1, 10), (hr.collect("n"), [1], [10])],
+)
+def test_a_silence_empties_a_sliding_window(
+    workers: int, aggregate: Any, first: Any, later: Any
+) -> None:
+    """Watermarks go on while nothing comes: what was in the window has left it when more does."""
+    events = [
+        records({"n": 1, "at": seconds(0.5)}),
+        *(watermark(seconds(s)) for s in (3, 4, 6)),
+        records({"n": 10, "at": seconds(10.5)}),
+        *(watermark(seconds(s)) for s in (12, 30)),
+    ]
+    source = script(events, schema={"n": "bigint", "at": "timestamp"}).event_time("at")
+    windows = source.window(hr.sliding("3s", every="1s")).agg(a=aggregate)
+    table = windows.collect(on=hr.Box(workers=workers, debug=True)).sort_by("window_start")
+    assert table["a"].to_pylist() == [first] * 3 + [later] * 3
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_many_keys_with_any_number_of_workers(workers: int) -> None:
+    keys = list(range(40_000))
+    table = pa.table({"k": keys, "at": pa.array([0] * len(keys), pa.timestamp("us", "UTC"))})
+    stream, box = hr.from_arrow(table), hr.Box(workers=workers)
+    assert sorted(stream.group_by("k").count().collect(on=box)["k"].to_pylist()) == keys
+    timed = stream.event_time("at").key_by("k")
+    for window in (hr.tumbling("1s"), hr.sliding("2s", every="2s")):
+        counts = timed.window(window).count().collect(on=box)
+        assert sorted(counts["k"].to_pylist()) == keys

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import strategies as st
 
@@ -49,6 +50,17 @@ def test_steps_after_a_sort_keep_its_order(engine, rows):
         return n
 
     assert stream.map(same).limit(3).to_list(on=engine) == [4999, 4998, 4997]
+
+
+def test_a_task_reads_no_further_than_a_limit_asks(spark_engine, tmp_path):
+    def fails_late(batch):
+        assert batch["n"][0].as_py() < 500_000, "read on"
+        return batch
+
+    pq.write_table(pa.table({"n": range(1_000_000)}), tmp_path / "n.parquet", row_group_size=10_000)
+    stream = hr.read_parquet(tmp_path / "n.parquet").max_parallelism(1).map_batches(fails_late)
+    first = stream.limit(5).collect(on=spark_engine)
+    assert first["n"].to_pylist() == [0, 1, 2, 3, 4]
 
 
 def test_limit_takes_the_first_records(rows):

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import headrace as hr
@@ -181,3 +183,100 @@ def test_its_faults_name_the_step(engine: Any) -> None:
         stream.key_by("user").transform(Broken).collect(on=engine)
     with pytest.raises(hr.StepError, match=r"is not a headrace\.Transform"):
         stream.transform(object).collect(on=engine)
+
+
+class Held(hr.Transform):
+    """Passes records on when the watermark has passed them, and not before."""
+
+    def process(self, bundle: pa.RecordBatch, out: Any) -> None:
+        table = pa.Table.from_batches([bundle])
+        known = [self.store["held"]] if "held" in self.store else []
+        self.store["held"] = pa.concat_tables([*known, table])
+
+    def on_watermark(self, time: int, out: Any) -> None:
+        held = self.store["held"]
+        due = pc.less(held["at"].cast(pa.int64()), time)
+        out.emit(held.filter(due))
+        self.store["held"] = held.filter(pc.invert(due))
+
+
+def test_results_of_a_watermark_come_before_it(engine: Any) -> None:
+    """Bundles of later epochs come meanwhile, and must not be told the watermark first."""
+    rng, script = random.Random(1), []
+    for i in range(300):
+        times = [testing.seconds(i / 10 + 2 * rng.random()) for _ in range(5)]
+        script.append(testing.records(*({"user": rng.choice("abcdefgh"), "at": t} for t in times)))
+        script.append(testing.watermark(testing.seconds((i + 1) / 10)))
+    on = hr.Box(workers=8, debug=True) if engine.name == "box" else engine
+    stream = testing.script(script, schema=SCHEMA, bounded=True).event_time("at")
+    held = stream.key_by("user").transform(Held)
+    counts = held.key_by("user").window(hr.tumbling("1s")).count("n")
+    assert sum(counts.collect(on=on)["n"].to_pylist()) == 1500
+
+
+def test_a_shard_without_records_is_not_told_of_time(engine: Any) -> None:
+    class Tell(hr.Transform):
+        def process(self, bundle: Any, out: Any) -> None:
+            """Nothing to remember."""
+
+        def on_watermark(self, time: int, out: Any) -> None:
+            if time == FOREVER:
+                out.emit(pa.table({"n": [1]}))
+
+    one = hr.from_items([{"user": "a"}]).key_by("user").transform(Tell, schema={"n": "bigint"})
+    assert one.collect(on=engine)["n"].to_pylist() == [1]
+
+
+def test_a_watermark_may_be_any_whole_number(engine: Any) -> None:
+    class Back(hr.Transform):
+        def process(self, bundle: Any, out: Any) -> None:
+            out.emit(bundle)
+
+        def on_watermark(self, time: int, out: Any) -> None:
+            out.watermark = np.int64(time)
+
+    stream = _stream(6, bounded=False).key_by("user").transform(Back)
+    job = stream.window(hr.tumbling("10s")).count("n").start(on=engine)
+    job.wait()
+    assert sum(job.result()["n"].to_pylist()) == 80
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("name", "1 names a table of the store; a name is text"),
+        ("watermark", "set out.watermark to '.*'; it is in microseconds since 1970"),
+        ("promise", "promised a watermark after the one it was told"),
+        ("columns", "has no column 'user'"),
+    ],
+)
+def test_mistakes_are_told(fault: str, message: str) -> None:
+    class Wrong(hr.Transform):
+        def process(self, bundle: Any, out: Any) -> None:
+            if fault == "name":
+                self.store[1] = bundle  # type: ignore[index]
+            if fault == "columns":
+                out.emit(pa.table({"other": [1]}))
+
+        def on_watermark(self, time: int, out: Any) -> None:
+            if fault == "watermark":
+                out.watermark = "now"
+            elif fault == "promise" and time < FOREVER:
+                out.watermark = time + 1
+
+    events = [testing.records({"user": "a", "at": testing.seconds(1)})]
+    events += [testing.watermark(testing.seconds(2))]
+    stream = testing.script(events, schema=SCHEMA, bounded=True).event_time("at")
+    with pytest.raises(hr.StepError, match=message) as caught:
+        stream.key_by("user").transform(Wrong).collect(on=hr.Box(workers=2))
+    assert "transform (Wrong by user)" in str(caught.value)
+
+
+def test_a_partial_must_keep_the_keys() -> None:
+    class Losing(Count):
+        pass
+
+    with pytest.raises(hr.StepError, match="part_schema has no column 'user', a key"):
+        _stream(8, bounded=True).key_by("user").transform(
+            Losing, schema={"rows": "bigint"}
+        ).collect(on="box")

@@ -150,6 +150,10 @@ class Bucket:
         return table.to_batches()[0]
 
 
+_LEAST_SLICE = 10_000
+"""Microseconds: shorter slices of time would cost more than the records in them."""
+
+
 class TemporalJoin:
     """The records of one shard of keys that may still find a partner (StreamBox §5.3).
 
@@ -162,7 +166,7 @@ class TemporalJoin:
         self.clocks = (node.left_clock, node.right_clock)
         sides = ((node.left, node.left_on), (node.right, node.right_on))
         self.sides = tuple(Side.of(s.schema, keys) for s, keys in sides)
-        self.span = Window(width := max(node.before + node.after + 1, 1000), width)
+        self.span = Window(width := max(node.before + node.after + 1, _LEAST_SLICE), width)
         self.buckets: tuple[dict[int, Bucket], dict[int, Bucket]] = ({}, {})
         # How far a partner's time may be before and after a record's own, by the record's side.
         self.reach = ((node.before, node.after), (node.after, node.before))

@@ -85,8 +85,6 @@ class NearState(State):
         ]
         self.unloaded = [set(side.numbers()) for side in self.sides]
         """The slices that are in the store alone."""
-        self.newest: list[dict[str, int]] = note.setdefault("newest", [{}, {}])
-        """The latest time of each side's slices."""
 
     @property
     def nbytes(self) -> int:
@@ -123,13 +121,12 @@ class NearState(State):
 
     def _retain(self, lane: int, slice: int, rows: pa.RecordBatch) -> None:
         """Keep some rows that the join has put into a bucket."""
-        name, bucket = str(slice), self.join.buckets[lane][slice]
-        self.newest[lane][name] = max(self.newest[lane].get(name, BEGINNING), bucket.most)
         self.sides[lane].append(slice, rows)
         if slice in self.unloaded[lane]:  # most of it is in the store alone, and so is this now
             del self.join.buckets[lane][slice]
         else:
-            bucket.chunks = [batch for _, batch in self.sides[lane].load(slice)]
+            chunks = [batch for _, batch in self.sides[lane].load(slice)]
+            self.join.buckets[lane][slice].chunks = chunks
 
     def _forget(self, watermarks: Sequence[int]) -> None:
         join = self.join
@@ -139,9 +136,11 @@ class NearState(State):
             join.forget(side, watermarks[side])
             other = 1 - side
             oldest = watermarks[side] - join.reach[other][1]
-            for name, newest in list(self.newest[other].items()):
-                if newest < oldest:
-                    del self.newest[other][name]
-                    self.sides[other].drop(int(name))
-                    self.unloaded[other].discard(int(name))
+            for slice in self.sides[other].numbers():
+                old = slice not in join.buckets[other]
+                if slice in self.unloaded[other]:
+                    old = join.span.pane_end(slice) <= oldest
+                if old:
+                    self.sides[other].drop(slice)
+                    self.unloaded[other].discard(slice)
         self.note["watermarks"] = join.watermarks

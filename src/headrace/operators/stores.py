@@ -26,22 +26,25 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.batches: dict[tuple[int, int, int], pa.RecordBatch] = {}
-        self.nbytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        return sum(int(batch.nbytes) for batch in list(self.batches.values()))
 
     def get(self, kind: int, slice: int, number: int, schema: pa.Schema) -> pa.RecordBatch:
         return self.batches[kind, slice, number]
 
     def put(self, kind: int, slice: int, number: int, batch: pa.RecordBatch) -> None:
-        before = self.batches.get((kind, slice, number))
-        self.nbytes += batch.nbytes - (0 if before is None else before.nbytes)
         self.batches[kind, slice, number] = batch
 
     def remove(self, kind: int, slice: int, number: int) -> None:
-        self.nbytes -= self.batches.pop((kind, slice, number)).nbytes
+        del self.batches[kind, slice, number]
 
 
 _FEW = 8
 """So many bundles of a slice are kept as they come."""
+_FEW_ROWS = 1 << 8
+"""So few are not looked at: to ask a bundle for its size takes as long as to keep it."""
 _LARGE = 64 << 20
 """About the largest bundle that is kept as one: what a value of a state store can well hold."""
 
@@ -62,20 +65,23 @@ class Retained:
         merge: Callable[[list[pa.RecordBatch]], pa.RecordBatch] | None = None,
     ) -> None:
         self.store, self.kind, self.schema, self.merge = store, kind, schema, merge
-        self.slices: dict[str, list[list[Any]]] = note.setdefault(f"kept-{kind}", {})
+        # JSON makes text of numbers that are keys.
+        known = {int(slice): bundles for slice, bundles in note.get(f"kept-{kind}", {}).items()}
+        self.slices: dict[int, list[list[Any]]] = known
+        note[f"kept-{kind}"] = known
         """For each slice its bundles in order: number, rows, order."""
 
     def numbers(self) -> list[int]:
         """The slices that have something."""
-        return [int(name) for name in self.slices]
+        return list(self.slices)
 
     def __contains__(self, slice: int) -> bool:
-        return str(slice) in self.slices
+        return slice in self.slices
 
     def append(self, slice: int, batch: pa.RecordBatch, order: Order = ()) -> None:
         """Keep a bundle."""
-        kept = self.slices.setdefault(str(slice), [])
-        pieces = -(-batch.nbytes // _LARGE)
+        kept = self.slices.setdefault(slice, [])
+        pieces = 1 if batch.num_rows < _FEW_ROWS else -(-batch.nbytes // _LARGE)
         if pieces > 1:
             size = -(-batch.num_rows // pieces)
             for start in range(0, batch.num_rows, size):
@@ -111,12 +117,12 @@ class Retained:
         """The bundles of a slice in the order in which they came."""
         return [
             (tuple(order), self.store.get(self.kind, slice, number, self.schema))
-            for number, _, order in self.slices.get(str(slice), ())
+            for number, _, order in self.slices.get(slice, ())
         ]
 
     def drop(self, slice: int) -> None:
         """Forget a slice."""
-        for number, _, _ in self.slices.pop(str(slice), ()):
+        for number, _, _ in self.slices.pop(slice, ()):
             self.store.remove(self.kind, slice, number)
 
     def pop(self, slice: int) -> list[tuple[Order, pa.RecordBatch]]:
