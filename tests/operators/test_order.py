@@ -58,7 +58,8 @@ def test_a_task_reads_no_further_than_a_limit_asks(spark_engine, tmp_path):
         return batch
 
     pq.write_table(pa.table({"n": range(1_000_000)}), tmp_path / "n.parquet", row_group_size=10_000)
-    stream = hr.read_parquet(tmp_path / "n.parquet").max_parallelism(1).map_batches(fails_late)
+    stream = hr.read_parquet(tmp_path / "n.parquet").max_parallelism(1)
+    stream = stream.map_batches(fails_late, schema={"n": "bigint"})
     first = stream.limit(5).collect(on=spark_engine)
     assert first["n"].to_pylist() == [0, 1, 2, 3, 4]
 
