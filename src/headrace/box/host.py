@@ -54,7 +54,7 @@ def selected(batch: pa.RecordBatch, chain: Chain) -> pa.RecordBatch:
 
 
 _MANY_SHARDS = 8
-_SMALL = 1 << 16
+_MANY, _SMALL = 4, 1 << 16
 
 
 class Hosted:
@@ -79,8 +79,8 @@ class Hosted:
                 order = (*bundle.order, i)
                 results = self.shards.add(out.lane, batch, order, out.worker)
                 batches = [result for _, result in results]
-                # As one where they are small: a bundle costs something, however small it is.
-                if len(batches) > 1 and sum(b.num_rows for b in batches) <= _SMALL:
+                # As one where they are many and small: a bundle costs something by itself.
+                if len(batches) > _MANY and sum(b.num_rows for b in batches) <= _SMALL:
                     batches = [pa.concat_batches(batches)]
                 for result in batches:
                     out.emit(result)

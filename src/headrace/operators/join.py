@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar
 
-import pyarrow as pa
-
 from headrace.kernels.chain import compile_chain
-from headrace.kernels.join import equi_join, sharded
+from headrace.kernels.join import equi_join
 from headrace.operators.operator import (
     Hosting,
     Input,
@@ -20,9 +18,10 @@ from headrace.operators.operator import (
     Shards,
     State,
     advance_shards,
+    by_keys,
 )
 from headrace.operators.ordering import together
-from headrace.operators.stores import Note, Order, Retained, Store
+from headrace.operators.stores import Note, Retained, Store
 from headrace.plan.nodes import Join
 from headrace.windows import FOREVER
 
@@ -39,12 +38,7 @@ class EqualKeys(Operator):
         self.keys = (node.left_on, node.right_on)
 
     def partial(self, lane: int, hosting: Hosting) -> PassedOn:
-        def split(batch: pa.RecordBatch, order: Order) -> Iterator[tuple[int, Part]]:
-            keys = self.keys[lane]
-            for shard, part in sharded(batch, keys, hosting.shards, drop_null=False):
-                yield shard, Part(0, part, order, lane)
-
-        return PassedOn(split)
+        return by_keys(self.keys[lane], lane, hosting)
 
     def state(self, store: Store, note: Note) -> JoinState:
         return JoinState(self, store, note)

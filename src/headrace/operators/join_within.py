@@ -8,7 +8,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from headrace.kernels.chain import compile_chain
-from headrace.kernels.join import Bucket, TemporalJoin, sharded
+from headrace.kernels.join import Bucket, TemporalJoin
 from headrace.kernels.window import event_times
 from headrace.operators.operator import (
     Hosting,
@@ -20,8 +20,9 @@ from headrace.operators.operator import (
     Result,
     Shards,
     State,
+    by_keys,
 )
-from headrace.operators.stores import Note, Order, Retained, Store
+from headrace.operators.stores import Note, Retained, Store
 from headrace.plan.nodes import JoinWithin
 from headrace.windows import BEGINNING
 
@@ -43,12 +44,7 @@ class NearInTime(Operator):
         self.clocks = (node.left_clock, node.right_clock)
 
     def partial(self, lane: int, hosting: Hosting) -> PassedOn:
-        def split(batch: pa.RecordBatch, order: Order) -> Iterator[tuple[int, Part]]:
-            keys = self.keys[lane]
-            for shard, part in sharded(batch, keys, hosting.shards, drop_null=True):
-                yield shard, Part(0, part, order, lane)
-
-        return PassedOn(split)
+        return by_keys(self.keys[lane], lane, hosting, drop_null=True)
 
     def state(self, store: Store, note: Note) -> NearState:
         return NearState(self, store, note)
@@ -121,9 +117,11 @@ class NearState(State):
 
     def _retain(self, lane: int, slice: int, rows: pa.RecordBatch) -> None:
         """Keep some rows that the join has put into a bucket."""
-        self.sides[lane].append(slice, rows)
+        as_it_is = self.sides[lane].append(slice, rows)
         if slice in self.unloaded[lane]:  # most of it is in the store alone, and so is this now
             del self.join.buckets[lane][slice]
+        elif as_it_is:
+            self.join.buckets[lane][slice].chunks.append(rows)
         else:
             chunks = [batch for _, batch in self.sides[lane].load(slice)]
             self.join.buckets[lane][slice].chunks = chunks

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
-import pyarrow as pa
-
-from headrace.kernels.aggregate import by_shard
 from headrace.kernels.chain import compile_chain
-from headrace.operators.operator import Hosting, Input, Operator, Part, PassedOn, Result, State
+from headrace.operators.operator import (
+    Hosting,
+    Input,
+    Operator,
+    Part,
+    PassedOn,
+    Result,
+    State,
+    by_keys,
+)
 from headrace.operators.ordering import together
-from headrace.operators.stores import Note, Order, Retained, Store
+from headrace.operators.stores import Note, Retained, Store
 from headrace.plan.nodes import KeyBy
 from headrace.windows import FOREVER
 
@@ -28,12 +34,7 @@ class BroughtTogether(Operator):
         self.schema = self.chains[0].schema
 
     def partial(self, lane: int, hosting: Hosting) -> PassedOn:
-        def split(batch: pa.RecordBatch, order: Order) -> Iterator[tuple[int, Part]]:
-            keys = [batch.column(k) for k in self.node.keys]
-            for shard, part in by_shard(batch, keys, hosting.shards):
-                yield shard, Part(0, part, order)
-
-        return PassedOn(split)
+        return by_keys(self.node.keys, lane, hosting)
 
     def state(self, store: Store, note: Note) -> KeyedState:
         return KeyedState(self, store, note)

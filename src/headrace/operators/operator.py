@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 
 from headrace.kernels.chain import Chain
+from headrace.kernels.join import sharded
 from headrace.operators.stores import MemoryStore, Note, Order, Store
 from headrace.plan.nodes import Narrow
 from headrace.windows import BEGINNING, FOREVER
@@ -277,3 +278,15 @@ class PassedOn:
 
     def release(self) -> None:
         """Nothing is held."""
+
+
+def by_keys(
+    keys: Sequence[str], lane: int, hosting: Hosting, *, drop_null: bool = False
+) -> PassedOn:
+    """A partial that sends records to the shards of their keys as they are."""
+
+    def split(batch: pa.RecordBatch, order: Order) -> Iterator[tuple[int, Part]]:
+        for shard, part in sharded(batch, keys, hosting.shards, drop_null=drop_null):
+            yield shard, Part(0, part, order, lane)
+
+    return PassedOn(split)

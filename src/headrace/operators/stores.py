@@ -78,18 +78,21 @@ class Retained:
     def __contains__(self, slice: int) -> bool:
         return slice in self.slices
 
-    def append(self, slice: int, batch: pa.RecordBatch, order: Order = ()) -> None:
-        """Keep a bundle."""
+    def append(self, slice: int, batch: pa.RecordBatch, order: Order = ()) -> bool:
+        """Keep a bundle; whether it is now the last as it came, and not cut or put together."""
         kept = self.slices.setdefault(slice, [])
         pieces = 1 if batch.num_rows < _FEW_ROWS else -(-batch.nbytes // _LARGE)
         if pieces > 1:
             size = -(-batch.num_rows // pieces)
             for start in range(0, batch.num_rows, size):
                 self._put(slice, kept, batch.slice(start, size), order)
-            return
+            return False
         if self.merge is not None and len(kept) >= _FEW:
-            batch = self._with_smaller(slice, kept, batch, order)
+            together = self._with_smaller(slice, kept, batch, order)
+            self._put(slice, kept, together, order)
+            return together is batch
         self._put(slice, kept, batch, order)
+        return True
 
     def _with_smaller(
         self, slice: int, kept: list[list[Any]], batch: pa.RecordBatch, order: Order
