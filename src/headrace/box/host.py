@@ -62,7 +62,7 @@ class Hosted:
 
     def __init__(self, operator: Operator, workers: int) -> None:
         # Where records go to their shards one by one, more shards are more hand-overs.
-        shards = min(workers, _MANY_SHARDS) if operator.emits_early else 2 * workers
+        shards = min(workers, _MANY_SHARDS) if operator.emits_early else workers
         self.operator = operator
         self.schema = operator.node.schema
         self.shards = Shards(operator, 1 << (shards - 1).bit_length(), workers)

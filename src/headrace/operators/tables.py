@@ -334,7 +334,7 @@ class NumberTables:
     def results(self, shard: int, shards: int) -> pa.RecordBatch | None:
         if self.rest is not None:  # some rows went the general way
             return None if shard else self._merged(self.rest)
-        each = self.table.parts // shards
+        each = self.table.parts // shards  # both are powers of two
         return self.table.batch(finished=True, parts=range(shard * each, (shard + 1) * each))
 
     def _merged(self, rest: GeneralTables) -> pa.RecordBatch:
@@ -370,7 +370,7 @@ class SlicedTables:
         self.numbers = None
         if plan.split is None and not node.is_ordered:
             self.numbers = NumberPlan.of(plan.aggregation)
-        self.parts = 1 if hosting.in_order else 1 << (hosting.shards - 1).bit_length()
+        self.parts = 1 if hosting.in_order else 1 << (2 * hosting.workers - 1).bit_length()
         """Of the hashes, each of which has a lock and a table where tables are shared."""
         self.workers = hosting.workers
         self.spare = SpareTables(self._new_table, 2 * self.parts + 2 * hosting.workers)
