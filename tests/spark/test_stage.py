@@ -7,6 +7,7 @@ import pytest
 
 import headrace as hr
 from headrace import col
+from headrace.operators.operator import Input
 from headrace.plan.stages import stages_of
 from headrace.spark import pipes
 from headrace.spark.bounded import Lowering, bare
@@ -26,6 +27,20 @@ def test_spark_sees_few_rows_of_many_records(spark_engine, session):
         )
         == 100
     )
+
+
+@pytest.mark.parametrize("window", [None, hr.tumbling("1s"), hr.sliding("2s", every="1s")])
+def test_words_are_counted_as_they_are_cut(window):
+    """With a window and without: no word becomes a string in the worker that reads it."""
+    table = pa.table({"line": ["a b"], "at": pa.array([0], pa.timestamp("us", "UTC"))})
+    words = hr.from_arrow(table).event_time("at")
+    words = words.flat_map(col("line").split(" "), name="word", keep=["at"]).filter("word != ''")
+    keyed = words.key_by("word")
+    node = (keyed if window is None else keyed.window(window)).count().node
+    stage = stages_of(node).inputs[0]
+    output = PartialOutput(bare(node), 2)
+    operator = output.compiled([Input(stage.steps, stage.head.schema)], "UTC")
+    assert operator.plan.split is not None
 
 
 @pytest.mark.parametrize("groups", [1, 7, 1000])
