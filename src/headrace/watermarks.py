@@ -119,8 +119,15 @@ class LaneFrontiers:
             self.operators.setdefault(name, {})[str(message["shard"])] = message["watermark"]
 
     def advance(self, sources: Iterable[str]) -> None:
-        """All watermarks of a batch have come: see how far each source of the job is."""
-        advance_together([self.sources.setdefault(s, SourceFrontier()) for s in sorted(sources)])
+        """All watermarks of a batch have come: see how far each source of the job is.
+
+        ``sources`` are those with event time; of the others it is only known when they end.
+        """
+        timed = sorted(sources)
+        advance_together([self.sources.setdefault(s, SourceFrontier()) for s in timed])
+        for name, frontier in self.sources.items():
+            if name not in timed:
+                frontier.advance()
 
     def watermark(self, feeders: Iterable[str]) -> int:
         """The least over what feeds a lane."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -230,3 +231,38 @@ def test_many_keys_with_any_number_of_workers(workers: int) -> None:
     for window in (hr.tumbling("1s"), hr.sliding("2s", every="2s")):
         counts = timed.window(window).count().collect(on=box)
         assert sorted(counts["k"].to_pylist()) == keys
+
+
+@pytest.mark.parametrize("window", [hr.tumbling("1d"), hr.sliding("1d", every="12h")])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_long_window_is_few_bundles(window: Window, ordered: bool) -> None:
+    """However many batches it lasts, and from however many splits: what is kept is put together."""
+    from headrace.operators import operator_of
+    from headrace.operators.operator import Hosting, Input, Part
+    from headrace.operators.stores import MemoryStore
+    from headrace.windows import FOREVER
+
+    schema = pa.schema([("k", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+    source = script([], schema=schema).event_time("at").key_by("k").window(window)
+    aggregate = hr.collect("n") if ordered else hr.sum("n")
+    node: Any = source.agg(a=aggregate).node
+    operator = operator_of(node, [Input((), schema)], "UTC")
+    store, note, results = MemoryStore(), {}, []
+    for turn in range(300):
+        parts = []
+        for split in range(3):
+            partial = operator.partial(0, Hosting(1))
+            values = [[f"k{i % 2}" for i in range(4)], [1000 * split + turn] * 4, [turn] * 4]
+            partial.add(pa.record_batch(values, schema=schema), (), 0)
+            for task in partial.seal(None):
+                task()
+            parts += [Part(p.slice, p.batch, (split, turn, split)) for p in partial.sealed(0)]
+        results += operator.state(store, note).take(parts, [0])
+        note = json.loads(json.dumps(note))  # as a checkpoint keeps it
+    assert results == []
+    assert len(store.batches) < 100
+    last = list(operator.state(store, note).take([], [FOREVER]))
+    whole = [r["a"] for _, batch in last for r in batch.to_pylist() if r["k"] == "k0"]
+    want = [1000 * split + turn for split in range(3) for turn in range(300) for _ in range(2)]
+    assert whole == [want if ordered else sum(want)] * (window.size // window.every)
+    assert not store.batches

@@ -145,6 +145,15 @@ def test_without_a_key_there_is_one_state(engine: Any, bounded: bool) -> None:
     assert job.result()["rows"].to_pylist() == [0]
 
 
+def test_without_event_time_it_is_told_of_the_end(engine: Any) -> None:
+    for bounded in (True, False):
+        events = [testing.records({"user": "a"}), testing.records({"user": "b"})]
+        stream = testing.script(events, schema={"user": "string"}, bounded=bounded, ends=True)
+        job = stream.transform(Count, schema={"rows": "bigint"}).start(on=engine)
+        job.wait()
+        assert job.result()["rows"].to_pylist() == [2]
+
+
 def test_its_state_is_in_the_checkpoint(spark_engine: Any, tmp_path: Path) -> None:
     """Half of the records, a stop, the rest: as if it had never stopped."""
     records, folder = _records(5), tmp_path / "in"

@@ -162,16 +162,15 @@ class TwoStacks:
         return self._merged(*older, self.newer.bundle()).finish()
 
 
-Placed = tuple[Any, Any, pa.RecordBatch]
-"""Partials of a bundle: its place in the input, their places in the bundle, and themselves."""
+Placed = tuple[Any, list[Any], pa.RecordBatch]
+"""Partials: the part of the input they are of, columns with their places in it, and themselves."""
 
 
 class InInputOrder:
     """Aggregates that follow the input: what its records gave, put in order for each window.
 
     The order of the input is not that of time, so nothing can be merged before the window is
-    known. What is kept is a partial for each bundle and pane, or for each record of a bundle whose
-    records are of several panes.
+    known. What is kept is a partial for each record, or for a bundle whose records are of one pane.
     """
 
     def __init__(self, aggregation: Aggregation) -> None:
@@ -200,14 +199,12 @@ class InInputOrder:
         if not parts:
             return None
         parts.sort(key=lambda item: item[0])
-        batch = pa.concat_batches([b for _, _, b in parts])
         ranks = {order: i for i, order in enumerate(dict.fromkeys(o for o, _, _ in parts))}
-        if len(ranks) < len(parts):  # pieces of one bundle, in several panes
-            bundles = np.concatenate([np.full(b.num_rows, ranks[o]) for o, _, b in parts])
-            rows = np.concatenate([places for _, places, _ in parts])
-            batch = batch.take(pa.array(np.lexsort((rows, bundles))))
+        owners = np.concatenate([np.full(b.num_rows, ranks[o]) for o, _, b in parts])
+        places = [np.concatenate(column) for column in zip(*(p for _, p, _ in parts), strict=True)]
+        batch = pa.concat_batches([b for _, _, b in parts])
         merge = Merge(self.aggregation)
-        merge.add(batch)
+        merge.add(batch.take(pa.array(np.lexsort((*reversed(places), owners)))))
         return merge.finish()
 
 

@@ -8,9 +8,15 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 Order = tuple[int, ...]
-"""A place in the input, to compare with others."""
+"""A place in the input, to compare with others. The last two numbers count within one part of the
+input, a split or a bundle; those before them say which part."""
 Note = dict[str, Any]
 """The small things that a state remembers beside its bundles, as JSON holds them."""
+
+
+def origin(order: Order) -> Order:
+    """Which part of the input a place is in: what comes of one part comes in its order."""
+    return order[:-2]
 
 
 class Store(Protocol):
@@ -52,8 +58,8 @@ _LARGE = 64 << 20
 class Retained:
     """The bundles of one kind that a state retains, by slice of time, and the note that lists them.
 
-    With ``merge`` a bundle is put together with those before it of the same order that are not much
-    larger, so that there are few, and each record is written again only a few times.
+    With ``merge`` a bundle is put together with those before it, of the same part of the input,
+    that are not much larger: so there are few, and each record is written again only a few times.
     """
 
     def __init__(
@@ -100,19 +106,20 @@ class Retained:
         """A bundle together with those before it that are not much larger, which it replaces."""
         assert self.merge is not None
         batches, rows, size = [batch], batch.num_rows, batch.nbytes
-        while kept and kept[-1][1] <= 2 * rows and tuple(kept[-1][2]) == order:
-            number, _, _ = kept[-1]
-            before = self.store.get(self.kind, slice, number, self.schema)
+        mine = [bundle for bundle in kept if origin(tuple(bundle[2])) == origin(order)]
+        while mine and mine[-1][1] <= 2 * rows:
+            bundle = mine.pop()
+            before = self.store.get(self.kind, slice, bundle[0], self.schema)
             rows, size = rows + before.num_rows, size + before.nbytes
             if size > _LARGE:
                 break
-            kept.pop()
-            self.store.remove(self.kind, slice, number)
+            kept.remove(bundle)
+            self.store.remove(self.kind, slice, bundle[0])
             batches.insert(0, before)
         return batch if len(batches) == 1 else self.merge(batches)
 
     def _put(self, slice: int, kept: list[list[Any]], batch: pa.RecordBatch, order: Order) -> None:
-        number = kept[-1][0] + 1 if kept else 0
+        number = max((bundle[0] for bundle in kept), default=-1) + 1
         self.store.put(self.kind, slice, number, batch)
         kept.append([number, batch.num_rows, list(order)])
 

@@ -52,12 +52,14 @@ from headrace.operators.operator import (
     Task,
     advance_shards,
 )
-from headrace.operators.stores import Note, Order, Retained, Store
+from headrace.operators.stores import Note, Order, Retained, Store, origin
 from headrace.operators.tables import MANY_SLICES, ROW, SlicedTables
 from headrace.plan.nodes import GroupBy
 from headrace.windows import BEGINNING, FOREVER, Window
 
 PANE = "__pane"
+_PLACES = ("__sequence", "__step", ROW)
+"""A record's place in its part of the input: the last two numbers of its bundle's, and its own."""
 _FEW_RECORDS = 128
 """A pane of a bundle with fewer records than this costs more than its records."""
 _MOST_PANES = 32
@@ -78,9 +80,11 @@ class Windows(Operator):
         self.chains = (self.plan.chain,)
         self.is_keyed = bool(node.keys)
         self.per_record = node.is_ordered and self.window.panes > 1
-        self.dense_schema = self.aggregation.partial_schema
-        if self.per_record:
-            self.dense_schema = self.dense_schema.append(pa.field(ROW, pa.int64()))
+        partials = list(self.aggregation.partial_schema)
+        places = [pa.field(name, pa.int64()) for name in _PLACES]
+        self.dense_schema = pa.schema([*partials, *places[2:]] if self.per_record else partials)
+        self.kept_schema = pa.schema([*partials, *places] if self.per_record else partials)
+        """Where windows share panes and follow the input's order, each record keeps its place."""
         self.by_pane: Aggregation | None = None
         """The aggregation with the pane as one more key, for panes of few records."""
         if self.plan.split is None and not node.is_ordered and self.window.panes <= _MOST_PANES:
@@ -226,8 +230,8 @@ class WindowState(State):
 
     def __init__(self, operator: Windows, store: Store, note: Note) -> None:
         self.operator, self.window, self.note = operator, operator.window, note
-        merge = None if operator.node.is_ordered else self._merged
-        self.panes = Retained(store, note, 0, operator.dense_schema, merge)
+        merge = pa.concat_batches if operator.per_record else self._merged
+        self.panes = Retained(store, note, 0, operator.kept_schema, merge)
         self.sparse: Retained | None = None
         if operator.by_pane is not None:
             schema = operator.by_pane.partial_schema
@@ -247,6 +251,7 @@ class WindowState(State):
         return any(number < complete for number in self.panes.numbers())
 
     def take(self, parts: Iterable[Part], watermarks: Sequence[int]) -> Iterator[Result]:
+        operator = self.operator
         before: int = self.note.get("watermark", BEGINNING)
         now = max(before, watermarks[0])
         closed, complete = self.window.pane_at(before), self.window.pane_at(now)
@@ -261,9 +266,9 @@ class WindowState(State):
                 merging = new.get(part.slice)
                 if merging is None:
                     merging = new[part.slice] = self._merging()
-                merging.add(part.order, part.batch)
+                merging.add(part.order, self._placed(part) if operator.per_record else part.batch)
             if least < closed:
-                raise backwards(self.operator.node.label, before)
+                raise backwards(operator.node.label, before)
         self.note["watermark"] = now
         if complete > closed:
             if rows or (self.sparse is not None and 0 in self.sparse):
@@ -278,6 +283,13 @@ class WindowState(State):
             self.sparse.append(0, batch)
         if self.window.panes > 1 and complete > closed:
             yield from self._slid(complete)
+
+    def _placed(self, part: Part) -> pa.RecordBatch:
+        """Partials of single records with their places in their part of the input."""
+        rows = part.batch.num_rows
+        sequence, step = (pa.array(np.full(rows, n)) for n in (0, 0, *part.order)[-2:])
+        columns = [*part.batch.columns[:-1], sequence, step, part.batch.columns[-1]]
+        return pa.RecordBatch.from_arrays(columns, schema=self.operator.kept_schema)
 
     def _merging(self) -> Merging:
         return Merging(self.operator.aggregation, self.operator.node.is_ordered)
@@ -337,11 +349,11 @@ class WindowState(State):
             for order, batch in parts:
                 merging.add(order, batch)
             return merging.partials()
-        column = self.operator.dense_schema.get_field_index(ROW)
         return [
-            (order, numbers(b.column(column), np.int64), b.drop_columns([ROW]))
+            (origin(order), [numbers(b.column(c), np.int64) for c in _PLACES],
+             b.drop_columns(list(_PLACES)))
             for order, b in parts
-        ]
+        ]  # fmt: skip
 
     # Panes of few records
 

@@ -303,8 +303,7 @@ class _Building:
             operator.level = level_of(operator.node)
             operator.feeders = [self._feeders(side) for side in operator.node.inputs]
             for source in self.graph.sources:
-                if source.event is not None:
-                    source.watermarks_for.append(operator.number)
+                source.watermarks_for.append(operator.number)
             for name in set().union(*operator.feeders):
                 if name[0] == "o":
                     self.graph.operators[int(name[1:])].watermarks_for.append(operator.number)
