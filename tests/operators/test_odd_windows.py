@@ -146,7 +146,8 @@ def test_a_sum_may_be_out_of_range_between_two_windows(rows: Callable[[hr.Stream
 def test_a_watermark_between_two_steps_of_adding_forgets_nothing() -> None:
     """Bundles of the next epoch are added while the last one's watermark closes windows."""
     from headrace.operators import operator_of
-    from headrace.operators.operator import Input, Shards
+    from headrace.operators.operator import Input
+    from headrace.operators.shards import Shards
     from headrace.operators.windows import WindowPartial
     from headrace.windows import FOREVER
 

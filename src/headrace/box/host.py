@@ -6,7 +6,8 @@ import pyarrow as pa
 
 from headrace.box.bundle import Bundle
 from headrace.kernels.chain import Chain
-from headrace.operators.operator import Operator, Phases, Result, Shards
+from headrace.operators.operator import Operator, Phases, Result
+from headrace.operators.shards import Shards
 from headrace.windows import BEGINNING, FOREVER
 
 

@@ -23,12 +23,13 @@ from headrace.operators.operator import (
     Part,
     Phases,
     Result,
-    Shards,
     State,
     Task,
 )
+from headrace.operators.shards import Shards
+from headrace.operators.sliced_tables import SlicedTables
 from headrace.operators.stores import Note, Order, Retained, Store
-from headrace.operators.tables import SlicedTables, tasks_for
+from headrace.operators.tables import tasks_for
 from headrace.plan.fingerprint import fingerprint
 from headrace.plan.nodes import GroupBy
 from headrace.windows import FOREVER

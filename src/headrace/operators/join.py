@@ -15,12 +15,12 @@ from headrace.operators.operator import (
     PassedOn,
     Phases,
     Result,
-    Shards,
     State,
     advance_shards,
     by_keys,
 )
 from headrace.operators.ordering import together
+from headrace.operators.shards import Shards
 from headrace.operators.stores import Note, Retained, Store
 from headrace.plan.nodes import Join
 from headrace.windows import FOREVER

@@ -18,10 +18,10 @@ from headrace.operators.operator import (
     PassedOn,
     Phases,
     Result,
-    Shards,
     State,
     by_keys,
 )
+from headrace.operators.shards import Shards
 from headrace.operators.stores import Note, Retained, Store
 from headrace.plan.nodes import JoinWithin
 from headrace.windows import BEGINNING

@@ -13,18 +13,20 @@ The engines *host* operators: they move parts to the shards, tell the watermarks
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
 
 from headrace.kernels.chain import Chain
 from headrace.kernels.join import sharded
-from headrace.operators.stores import MemoryStore, Note, Order, Store
+from headrace.operators.stores import Note, Order, Store
 from headrace.plan.nodes import Narrow
-from headrace.windows import BEGINNING, FOREVER
+from headrace.windows import FOREVER
+
+if TYPE_CHECKING:
+    from headrace.operators.shards import Shards
 
 Result = tuple[int, pa.RecordBatch]
 """Some results, and a number (of a slice of time) by which they follow each other."""
@@ -177,63 +179,6 @@ class Operator:
         lanes = range(len(self.chains))
         keeps = tuple(field for lane in lanes for field in self.part_schema(lane, 0))
         return Description(f"{self.node.name} {self.node.detail}", self.version, keeps)
-
-
-class Shards:
-    """An operator's partials and states in one process, which threads share.
-
-    Parts that do not go on at once wait in an inbox for the next watermark, or until there are
-    many.
-    """
-
-    def __init__(self, operator: Operator, shards: int, workers: int) -> None:
-        self.operator = operator
-        self.count = shards if operator.is_keyed else 1
-        lanes = range(len(operator.chains))
-        hosting = Hosting(self.count, workers, in_order=False, stable=False)
-        self.partials = [operator.partial(i, hosting) for i in lanes]
-        self.stores = [MemoryStore() for _ in range(self.count)]
-        self.states = [operator.state(store, {}) for store in self.stores]
-        self.locks = [threading.Lock() for _ in range(self.count)]
-        self.inboxes: list[list[Part]] = [[] for _ in range(self.count)]
-        self.watermarks = [BEGINNING for _ in lanes]
-        self.told = [list(self.watermarks) for _ in range(self.count)]
-        """What each shard knows of them: it is told by the watermark's own tasks."""
-        self.rows = [0] * self.count
-        """That wait in each inbox."""
-
-    @property
-    def nbytes(self) -> int:
-        waiting = sum(int(p.batch.nbytes) for inbox in self.inboxes for p in list(inbox))
-        parts: list[Any] = [*self.partials, *self.stores, *self.states]
-        return waiting + sum(int(part.nbytes) for part in parts)
-
-    def add(self, lane: int, batch: pa.RecordBatch, order: Order, worker: int) -> Iterator[Result]:
-        """Take in a bundle of one input; the results that come at once."""
-        parts = list(self.partials[lane].add(batch, order, worker))
-        early = self.operator.emits_early
-        # From another shard on for each worker, so that they seldom meet at a lock.
-        cut = worker % len(parts) if parts else 0
-        for shard, part in parts[cut:] + parts[:cut]:
-            part.lane = lane
-            with self.locks[shard]:
-                inbox = self.inboxes[shard]
-                inbox.append(part)
-                self.rows[shard] += part.batch.num_rows
-                if early or len(inbox) >= _MANY_PARTS or self.rows[shard] >= _MANY_ROWS:
-                    self.inboxes[shard], self.rows[shard] = [], 0
-                    yield from self.states[shard].take(inbox, self.told[shard])
-
-    def take(self, shard: int, parts: Iterable[Part]) -> Iterator[Result]:
-        """Have a shard go on to the watermarks, with what waits for it and some parts."""
-        with self.locks[shard]:
-            inbox, self.inboxes[shard] = self.inboxes[shard], []
-            self.rows[shard] = 0
-            self.told[shard] = list(self.watermarks)
-            yield from self.states[shard].take([*inbox, *parts], self.told[shard])
-
-
-_MANY_PARTS, _MANY_ROWS = 256, 1 << 18
 
 
 def advance_shards(

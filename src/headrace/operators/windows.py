@@ -47,13 +47,14 @@ from headrace.operators.operator import (
     Part,
     Phases,
     Result,
-    Shards,
     State,
     Task,
     advance_shards,
 )
+from headrace.operators.shards import Shards
+from headrace.operators.sliced_tables import SlicedTables
 from headrace.operators.stores import Note, Order, Retained, Store, origin
-from headrace.operators.tables import MANY_SLICES, ROW, SlicedTables
+from headrace.operators.tables import MANY_SLICES, ROW
 from headrace.plan.nodes import GroupBy
 from headrace.windows import BEGINNING, FOREVER, Window
 
