@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace.checkpoints.control import Control
+from headrace.checkpoints.lease import Lease
+from headrace.checkpoints.shape import FORMAT
 from headrace.plan.fingerprint import fingerprint
-from headrace.spark.checkpoint import FORMAT, Lease
-from headrace.spark.control import Control
 from tests.streams.conftest import Kafka, drop
 
 SCHEMA = {"k": "string", "v": "bigint", "at": "timestamp"}
@@ -227,8 +228,8 @@ def test_what_a_dead_driver_left_is_taken_over(tmp_path: Path) -> None:
     own = Control(str(tmp_path / "headrace"))
     own.make()
     code = (
-        "import sys; from headrace.spark.checkpoint import Lease; "
-        "from headrace.spark.control import Control; Lease(Control(sys.argv[1])).take()"
+        "import sys; from headrace.checkpoints.lease import Lease; "
+        "from headrace.checkpoints.control import Control; Lease(Control(sys.argv[1])).take()"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "headrace")], check=True)
     assert (tmp_path / "headrace" / "driver.json").exists()

@@ -9,10 +9,12 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
+from headrace.box.checkpoint import Kept, kept_in
 from headrace.box.clock import Clock
 from headrace.box.job import BoxJob, Run
 from headrace.box.scheduler import SCHEDULERS, scheduler_of
 from headrace.box.sinks import Collected, Discarded, WrittenTo
+from headrace.checkpoints.control import checkpoint_folder
 from headrace.errors import PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import Output
@@ -41,8 +43,9 @@ class Box:
     memory, at most 2 GB), ``scheduler`` is ``"next-externalization"``, ``"first-found"`` or
     ``"in-order"``, and ``bundle`` fixes the records of a bundle, which otherwise adapts. None of
     them changes a result. ``commit_every`` is how often a job that does not end makes the files it
-    writes visible (``"1s"``); other sinks get results at once. ``debug`` checks the engine's
-    invariants as it runs.
+    writes visible (``"1s"``); other sinks get results at once. With a checkpoint it is how often
+    one is written, and all sinks get results then. ``debug`` checks the engine's invariants as it
+    runs.
     """
 
     name = "box"
@@ -86,7 +89,7 @@ class Box:
     def __repr__(self) -> str:
         return f"Box(workers={self.workers})"
 
-    def _run(self, outputs: Sequence[Output]) -> Run:
+    def _run(self, outputs: Sequence[Output], kept: Kept | None = None) -> Run:
         return Run(
             outputs,
             workers=self.workers,
@@ -97,6 +100,7 @@ class Box:
             clock=self.clock,
             debug=self.debug,
             interval=self.interval,
+            kept=kept,
         )
 
     def _finish(self, node: Node, sink: Any, alone: bool = False) -> None:
@@ -137,17 +141,24 @@ class Box:
         self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None
     ) -> BoxJob:
         """Start a job with one or more outputs, and return at once."""
-        if checkpoint is not None:
-            raise PlanError(
-                "the box keeps no checkpoints, so it could not go on from one; leave it out, or "
-                "run on Spark"
-            )
         if trigger is not None:
             raise PlanError("the box has no batches to trigger; leave trigger= out")
         for output in outputs:
             refuse_endless(output.node)
-        run = self._run(outputs)
-        run.start()
+        kept: Kept | None = None
+        if checkpoint is not None:
+            if all(output.bounded for output in outputs):
+                raise PlanError("checkpoint= is for input that does not end")
+            shards = 1 << (self.workers - 1).bit_length()
+            folder = checkpoint_folder(checkpoint)
+            kept, outputs = kept_in(folder, outputs, shards, self.interval)
+        try:
+            run = self._run(outputs, kept)
+            run.start()
+        except BaseException:
+            if kept is not None:
+                kept.keeper.end()
+            raise
         return BoxJob(run, outputs)
 
     def where(self, stage: Stage) -> list[str]:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.box.bundle import Bundle
+from headrace.box.cascade import Vertex
 from headrace.box.container import Container
 from headrace.box.host import Outbox
 from headrace.box.ingress import Ingress, Reader
@@ -67,6 +68,10 @@ class WatermarkWork:
         self.tasks: list[Callable[[], None]] | None = None
         self.left = 0
 
+    @property
+    def vertex(self) -> Vertex:
+        return self.container.lane.vertex
+
     def work(self, worker: int) -> None:
         start = time.perf_counter()
         if self.phases is None and self.time is not None:
@@ -93,12 +98,35 @@ class WatermarkWork:
             run.urgent.append(self)
 
 
+class FlushWork:
+    """Have the states of a vertex hold all that came, for a checkpoint; as tasks, too."""
+
+    __slots__ = ("left", "phases", "run", "tasks", "vertex")
+
+    def __init__(self, run: Run, vertex: Vertex) -> None:
+        self.run, self.vertex = run, vertex
+        self.phases: Phases = vertex.transform.shards.flush()
+        self.tasks: list[Callable[[], None]] | None = None
+        self.left = 0
+
+    def work(self, worker: int) -> None:
+        self.tasks = next(self.phases, None)
+
+    def complete(self) -> None:
+        """Share out its next tasks, or finish. The lock is held."""
+        if self.tasks is None:
+            self.run.flushed()
+            return
+        self.left = len(self.tasks)
+        self.run.urgent.extend(TaskWork(self, task) for task in self.tasks)
+
+
 class TaskWork:
-    """One of the tasks a watermark was split into."""
+    """One of the tasks a watermark or a flush was split into."""
 
     __slots__ = ("of", "seconds", "task")
 
-    def __init__(self, of: WatermarkWork, task: Callable[[], None]) -> None:
+    def __init__(self, of: WatermarkWork | FlushWork, task: Callable[[], None]) -> None:
         self.of, self.task = of, task
 
     def work(self, worker: int) -> None:
@@ -107,7 +135,7 @@ class TaskWork:
         self.seconds = time.perf_counter() - start
 
     def complete(self) -> None:
-        self.of.container.lane.vertex.busy += self.seconds
+        self.of.vertex.busy += self.seconds
         self.of.left -= 1
         if self.of.left == 0:
             self.of.run.urgent.append(self.of)
@@ -130,7 +158,7 @@ class ReadWork:
         self.ingress.accept(self.reader, self.items)
 
 
-Work = BundleWork | WatermarkWork | TaskWork | ReadWork
+Work = BundleWork | WatermarkWork | FlushWork | TaskWork | ReadWork
 
 
 def evaluate(run: Run, worker: int, core: int | None) -> None:

@@ -15,10 +15,12 @@ from headrace.box.clock import Clock
 from headrace.box.host import Hosted, Stateless
 from headrace.box.ingress import Ingress, Pace
 from headrace.box.invariants import Checker
+from headrace.checkpoints.numbering import sources_of
 from headrace.errors import PlanError
 from headrace.kernels.chain import compile_chain
 from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Input
+from headrace.operators.stores import Note, TrackedStore
 from headrace.plan.nodes import (
     EventTime,
     External,
@@ -58,6 +60,7 @@ class Graph:
 
     def __init__(self, workers: int, zone: str = "UTC") -> None:
         self.workers, self.zone = workers, zone
+        self.ends: list[Node] = []
         self.vertices: list[Vertex] = []
         self.feeds: dict[int, Feed] = {}
         self.ports: dict[int, Port] = {}
@@ -65,6 +68,9 @@ class Graph:
         self.clocks: list[tuple[Vertex, Node]] = []
         self.grains: list[Window] = []
         self.every_watermark = False
+        self.saved: dict[int, list[tuple[TrackedStore, Note]]] = {}
+        """For each step with state what a checkpoint has of its shards, if there is one."""
+        self.hosted: dict[int, Hosted] = {}
 
     # From plan nodes to vertices
 
@@ -82,6 +88,7 @@ class Graph:
 
     def count(self, nodes: Sequence[Node]) -> None:
         """Learn which steps are read by several others, before any is built."""
+        self.ends = list(nodes)
         seen: set[int] = set()
         for output in nodes:
             refuse_endless(output)
@@ -158,7 +165,8 @@ class Graph:
         window = node.window if isinstance(node, GroupBy) else None
         if isinstance(window, Window):
             self.grains.append(window)
-        vertex = Vertex(node.label, Hosted(operator, self.workers), len(above))
+        hosted = self.hosted[id(node)] = Hosted(operator, self.workers, self.saved.get(id(node)))
+        vertex = Vertex(node.label, hosted, len(above))
         vertex.python = node.python or any(_runs_python(steps) for _, steps in above)
         for lane, ((port, _), chain) in enumerate(zip(above, operator.chains, strict=True)):
             self._connect(port, vertex, chain.columns, lane)
@@ -224,9 +232,10 @@ class Graph:
         return Cascade(ordered, checker)
 
     def ingresses(self, cascade: Cascade, pace: Pace, clock: Clock, flush: float) -> list[Ingress]:
-        """What reads the sources."""
+        """What reads the sources, in their order."""
         made = []
-        for feed in self.feeds.values():
+        feeds = [self.feeds[id(n)] for n in sources_of(self.ends) if id(n) in self.feeds]
+        for feed in feeds:
             columns = feed.columns
             node = feed.node
             if isinstance(node, EventTime) and columns is not None:

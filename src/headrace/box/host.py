@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from headrace.box.bundle import Bundle
 from headrace.kernels.chain import Chain
 from headrace.operators.operator import Operator, Phases, Result
 from headrace.operators.shards import Shards
+from headrace.operators.stores import Note, TrackedStore
 from headrace.windows import BEGINNING, FOREVER
 
 
@@ -61,12 +64,20 @@ _MANY, _SMALL = 4, 1 << 16
 class Hosted:
     """An operator: evaluators fill its partials, watermark tasks run its states by shard."""
 
-    def __init__(self, operator: Operator, workers: int) -> None:
-        # Where records go to their shards one by one, more shards are more hand-overs.
-        shards = min(workers, _MANY_SHARDS) if operator.emits_early else workers
+    def __init__(
+        self,
+        operator: Operator,
+        workers: int,
+        saved: Sequence[tuple[TrackedStore, Note]] | None = None,
+    ) -> None:
         self.operator = operator
         self.schema = operator.node.schema
-        self.shards = Shards(operator, 1 << (shards - 1).bit_length(), workers)
+        if saved is None:
+            # Where records go to their shards one by one, more shards are more hand-overs.
+            shards = min(workers, _MANY_SHARDS) if operator.emits_early else workers
+            self.shards = Shards(operator, 1 << (shards - 1).bit_length(), workers)
+        else:
+            self.shards = Shards(operator, len(saved), workers, saved)
         self.passed = BEGINNING
 
     @property

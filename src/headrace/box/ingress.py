@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import json
 import logging
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +22,7 @@ from headrace.box.cascade import Cascade, Vertex
 from headrace.box.clock import Clock
 from headrace.box.container import Container
 from headrace.errors import EngineError, HeadraceError, StepError
+from headrace.io.offsets import Followed, OffsetSource, Once, Reached
 from headrace.io.source import SetAside, Split, Watermark, at_most, sequences
 from headrace.kernels.chain import Chain, compile_chain
 from headrace.kernels.lateness import (
@@ -97,6 +100,7 @@ class Reader:
     """One split on its way in."""
 
     number: int
+    name: str
     items: Iterator[Any] | None = None
     busy: bool = False
     done: bool = False
@@ -106,11 +110,10 @@ class Reader:
     records: int = 0
     pending: list[pa.RecordBatch] = field(default_factory=list)
     waiting_since: float = 0.0
-
-    @property
-    def name(self) -> str:
-        """The split's name."""
-        return str(self.number)
+    position: Any = None
+    """Up to where all has been taken in."""
+    in_step: bool = False
+    """Whether more than that has been, which only the end of the step gives a position."""
 
 
 class Ingress:
@@ -166,11 +169,24 @@ class Ingress:
         self.notes: list[str] = []
         self.ended = False
         self.stopping = False
+        self.holding = False
+        """Whether to stop where steps end, and leave windows open."""
+        self.offsets: OffsetSource | None = None
+        """The source by its positions, where there is a checkpoint."""
+        self.saved: Mapping[str, Any] = {}
         self.punctuation = None
         if self.event is not None:
             self.punctuation = punctuation_of(self.event, self.schema, zone)
 
     # Beginning and end
+
+    def keep(self, offsets: OffsetSource, saved: Mapping[str, Any], folder: str) -> None:
+        """Read by positions, from those of a checkpoint if there are any."""
+        self.saved = saved
+        if not isinstance(offsets, Once):  # which is read as it is, and counts when it has ended
+            self.bounded = False
+        self.offsets = copy.copy(offsets).in_small_steps()
+        self.offsets.keep_in(folder)
 
     def start(self, workers: int) -> None:
         """Find the splits and open the first epoch. The lock is held."""
@@ -181,17 +197,58 @@ class Ingress:
             splits = at_most(sequences(splits), _MOST_SPLITS)
         self.splits = splits
         now = self.clock.now()
-        self.readers = [Reader(i) for i in range(len(splits))]
+        self.readers = [Reader(i, str(i)) for i in range(len(splits))]
+        for reader, split in zip(self.readers, splits, strict=True):
+            if self.offsets is not None and isinstance(split, Followed):
+                reader.name, reader.position = split.name, split.start
+                reader.sequence = self.saved.get("sequence", {}).get(split.name, 0)
+        if "frontier" in self.saved:
+            self.frontier = SourceFrontier(**self.saved["frontier"])
         self.frontier.live = [reader.name for reader in self.readers]
+        self.frontier.ended = False
         for reader in self.readers:
             self.activity.sent(reader.name, now)
         self.cut_at = now
         self._open()
+        if self.promised > BEGINNING and splits:  # once more, so that all steps know it
+            self._cut(self.promised)
         if not splits:
             self._end()
 
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it. The lock is held, and nothing is being read."""
+        at = {reader.name: reader.position for reader in self.readers}
+        if isinstance(self.offsets, Once):
+            at = {"all": int(self.ended)}
+        elif self.ended:
+            at = {**self.saved.get("at", {}), **at}
+        state = {
+            "at": at, "frontier": self.frontier.saved(), "ended": self.ended,
+            "sequence": {reader.name: reader.sequence for reader in self.readers},
+        }  # fmt: skip
+        copied: dict[str, Any] = json.loads(json.dumps(state))
+        return copied
+
+    @property
+    def between_steps(self) -> bool:
+        """Whether all that was taken in has a position."""
+        if isinstance(self.offsets, Once):
+            return self.ended or all(r.items is None for r in self.readers)
+        return not any(reader.in_step for reader in self.readers)
+
+    def release(self) -> None:
+        """Send on what waits to become a larger bundle. The lock is held."""
+        for reader in self.readers:
+            self._release(reader)
+
     def _splits(self, parallel: int) -> list[Split]:
         try:
+            if self.saved.get("ended"):
+                return []
+            if self.offsets is not None and not isinstance(self.offsets, Once):
+                at = self.saved.get("at") or {}
+                at = {**at, **{n: p for n, p in self.offsets.initial().items() if n not in at}}
+                return [Followed(self.offsets.only(n), n, p) for n, p in at.items()]
             return list(self.source.splits(parallel))
         except HeadraceError:
             raise
@@ -279,7 +336,7 @@ class Ingress:
     def accept(self, reader: Reader, items: list[Any]) -> None:
         """What ``read_some`` read. The lock is held."""
         if not items:
-            reader.done = True
+            reader.done, reader.in_step = True, False
             assert self.frontier.live is not None
             self.frontier.live.remove(reader.name)
             self.frontier.idle = [n for n in self.frontier.idle if n != reader.name]
@@ -303,6 +360,9 @@ class Ingress:
                     )
             elif isinstance(item, SetAside):
                 self.bad += item.records
+            elif isinstance(item, Reached):
+                reader.position, reader.in_step = item.position, False
+                self.cascade.changes += 1
             elif item is not None:
                 raise StepError(f"{self.name} gave {item!r}, which is not a record batch")
         if self.stopping:
@@ -320,11 +380,21 @@ class Ingress:
 
     # Reading, by threads of their own
 
-    def pump(self, reader: Reader, wait: Callable[[], bool], accepted: Callable[[], None]) -> None:
-        """Read a split of an unbounded source until the job stops; ``wait`` is for room."""
+    def pump(
+        self,
+        reader: Reader,
+        wait: Callable[[], bool],
+        enter: Callable[[], bool],
+        accepted: Callable[[], None],
+    ) -> None:
+        """Read a split of an unbounded source until the job stops.
+
+        ``wait`` is for room; ``enter`` waits, with the lock held, until a step may begin. Both are
+        false when the job is over.
+        """
         reader.items = self._opened(reader)
         try:
-            self._pump(reader, reader.items, wait, accepted)
+            self._pump(reader, reader.items, wait, enter, accepted)
         finally:
             if hasattr(reader.items, "close"):
                 reader.items.close()
@@ -340,19 +410,27 @@ class Ingress:
         reader: Reader,
         items: Iterator[Any],
         wait: Callable[[], bool],
+        enter: Callable[[], bool],
         accepted: Callable[[], None],
     ) -> None:
         while wait():
-            if self._over():
+            if self._over(reader):
                 break
             item = self._next(items)
             ended = item is _END
             item = None if ended else self._prepared(item)
             with self.cascade.lock:
-                if self._over():  # read, but not yet taken in: neither counted nor processed
+                begins = not reader.in_step and not ended
+                begins = begins and item is not None and not isinstance(item, Reached)
+                if (begins or ended) and not enter():
                     break
+                if self._over(reader):  # read, but not yet taken in: neither counted nor processed
+                    break
+                reader.in_step = reader.in_step or begins
                 if isinstance(item, list):
                     self._gather(reader, item)
+                elif isinstance(item, Reached):
+                    self.accept(reader, [item])
                 else:
                     self._release(reader)
                     if not ended:
@@ -366,8 +444,8 @@ class Ingress:
                 threading.Event().wait(0.001)
         accepted()
 
-    def _over(self) -> bool:
-        return self.stopping or self.ended
+    def _over(self, reader: Reader) -> bool:
+        return self.stopping or self.ended or (self.holding and not reader.in_step)
 
     def _gather(self, reader: Reader, batches: list[pa.RecordBatch]) -> None:
         now = self.clock.now()
@@ -425,7 +503,8 @@ class Ingress:
     @property
     def idle(self) -> tuple[int, ...]:
         """The splits that are silent."""
-        return tuple(sorted(int(split) for split in self.frontier.idle))
+        idle = set(self.frontier.idle)
+        return tuple(reader.number for reader in self.readers if reader.name in idle)
 
     @property
     def waits(self) -> str:
@@ -549,6 +628,9 @@ class Ingress:
         if watermark <= self.promised or not (said or self._is_worth(watermark)):
             return
         self.frontier.promised = watermark
+        self._cut(watermark)
+
+    def _cut(self, watermark: int) -> None:
         now = self.clock.now()
         for container in self.containers:
             self.cascade.assign(container, watermark, now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -12,13 +13,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.box.checkpoint import Keeper, Kept, Snapshot
 from headrace.box.clock import Clock, RealClock
 from headrace.box.container import Container
-from headrace.box.evaluator import BundleWork, ReadWork, TaskWork, WatermarkWork, Work, evaluate
+from headrace.box.evaluator import (
+    BundleWork,
+    FlushWork,
+    ReadWork,
+    TaskWork,
+    WatermarkWork,
+    Work,
+    evaluate,
+)
 from headrace.box.graph import Graph
+from headrace.box.host import Hosted
 from headrace.box.ingress import Ingress, Pace, Reader
 from headrace.box.scheduler import scheduler_of
-from headrace.box.sinks import Collected, sink_of
+from headrace.box.sinks import Collected, WrittenByEpoch, sink_of
 from headrace.errors import EngineError, HeadraceError
 from headrace.jobs import Output, Progress, Shown, SourceProgress, StageProgress
 from headrace.plan.time import zone_of
@@ -28,6 +39,8 @@ from headrace.windows import BEGINNING, FOREVER
 
 log = logging.getLogger("headrace")
 _DELAYS = 10_000
+_LONG_CUT = 10.0
+"""How long, in seconds, readers wait for the last of them before a checkpoint is put off."""
 _MOST_EPOCHS = 64
 """Epochs of one input of a transform that may wait; beyond that nothing more is read."""
 
@@ -52,6 +65,7 @@ class Run:
         debug: bool = False,
         flush: float = 0.05,
         interval: float = 1.0,
+        kept: Kept | None = None,
     ) -> None:
         self.clock: Clock = clock or RealClock()
         self.workers, self.cores, self.memory = workers, cores, memory
@@ -59,6 +73,8 @@ class Run:
         graph = Graph(workers, zone_of(*(output.node for output in outputs)))
         self.sinks = []
         graph.count([output.node for output in outputs])
+        if kept is not None:
+            graph.saved = kept.states
         for i, output in enumerate(outputs):
             bounded = output.bounded
             every = None if bounded else interval
@@ -69,12 +85,28 @@ class Run:
         self.pace = Pace(bundle, workers, self.cascade)
         self.ingresses = graph.ingresses(self.cascade, self.pace, self.clock, flush)
         self.lanes = [lane for vertex in self.cascade.vertices for lane in vertex.lanes]
-        self.urgent: deque[WatermarkWork | TaskWork] = deque()
+        self.urgent: deque[WatermarkWork | TaskWork | FlushWork] = deque()
         self.waiting = self.active = self.blocked = 0
         self.changes = 0
         """Of the cascade, when an evaluator was last woken."""
         self.over = False
         self.error: BaseException | None = None
+        self.keeper = None if kept is None else kept.keeper
+        self.most_bundles = 1 << 30
+        """That may be in flight: with a checkpoint few, for it waits until there are none."""
+        self.cutting = self.flushing = self.ending = False
+        """A checkpoint: nothing new is taken in; states are made to hold all; it is the last."""
+        self.cut_since = 0.0
+        self.snapshot: Snapshot | None = None
+        self.to_flush = 0
+        self.written: Any = None
+        """What had been read and delivered at the last checkpoint."""
+        self.hosted: list[Hosted | None] = []
+        if kept is not None:
+            self.most_bundles = max(16, 4 * workers)
+            self.hosted = [graph.hosted.get(id(node)) for node in kept.operators]
+            for ingress, offsets, saved, folder in zip(self.ingresses, *kept.sources, strict=True):
+                ingress.keep(offsets, saved, folder)
         self.waited_for = 0
         """How many wait for the end."""
         self.ended = threading.Event()
@@ -91,6 +123,8 @@ class Run:
     def start(self) -> None:
         """Start the threads."""
         self.started = time.perf_counter()
+        if self.keeper is not None:
+            self.keeper.begin(self._kept, self._not_kept)
         self._last = (self.started, 0, 0)
         try:
             with self.cascade.lock:
@@ -120,7 +154,7 @@ class Run:
 
     def _pump(self, ingress: Ingress, reader: Reader) -> None:
         try:
-            ingress.pump(reader, self._room, self._accepted)
+            ingress.pump(reader, self._room, self._enter, self._accepted)
         except BaseException as error:
             with self.cascade.lock:
                 self.fail(error)
@@ -142,7 +176,7 @@ class Run:
 
     def has_room(self) -> bool:
         """Whether bytes in flight, and epochs whose watermarks wait, are below their bounds."""
-        if self.cascade.bytes >= self.memory:
+        if self.cascade.bytes >= self.memory or self.cascade.in_flight >= self.most_bundles:
             return False
         return all(len(lane) < _MOST_EPOCHS for lane in self.lanes)
 
@@ -186,6 +220,8 @@ class Run:
                 if least is not None:
                     for ingress in timed:
                         ingress.follow(least)
+                if self.keeper is not None:
+                    self._look_at_the_time(self.keeper)
             except BaseException as error:
                 self.fail(error)
             self._wake()
@@ -195,16 +231,24 @@ class Run:
         reading. The lock is held."""
         if self.urgent:
             return self.urgent.popleft()
+        if self.flushing:
+            return None
         picked = self.scheduler.pick(self.cascade)
         if picked is not None:
             container, watermark = picked
             if watermark:
                 return WatermarkWork(self, container, self.cascade.retrieve(container))
             return BundleWork(self, container, self.cascade.claim(container))
+        if self.cutting and self.active == 0:
+            work = self._flush()
+            if work is not None:
+                return work
         if self.has_room() or self.active == 0:
             # The source that is furthest behind first, so that a join holds little.
             for ingress in sorted(self.ingresses, key=_behind):
                 reader = ingress.next_reader(self.workers)
+                if reader is not None and self.cutting and ingress.between_steps:
+                    continue
                 if reader is not None:
                     reader.busy = True
                     return ReadWork(ingress, reader)
@@ -223,7 +267,9 @@ class Run:
             self.delays.append((now, now - container.arrived))
         if watermark == FOREVER:
             self.left -= 1
-            if self.left == 0:
+            if self.left == 0 and self.keeper is not None:
+                self.cutting = self.ending = True
+            elif self.left == 0:
                 self._finish()
 
     def fail(self, error: BaseException) -> None:
@@ -241,6 +287,103 @@ class Run:
         self.cascade.room.notify_all()
         self.ended.set()
 
+    # Checkpoints
+
+    def _look_at_the_time(self, keeper: Keeper) -> None:
+        """Begin a checkpoint if it is time for one. The lock is held."""
+        now = time.monotonic()
+        if self.ending or self.over:
+            return
+        if self.cutting and not self.flushing and now - self.cut_since > _LONG_CUT:
+            self.cutting = False  # a step takes long: go on, and try again
+            keeper.last = now
+            self.cascade.room.notify_all()
+        elif not self.cutting and keeper.is_due() and self.written != self._so_far():
+            self.cutting, self.cut_since = True, now
+            self.cascade.changed.notify()
+
+    def _so_far(self) -> Any:
+        """What tells whether anything has happened."""
+        read = [(i.records, i.bad, i.promised, i.ended) for i in self.ingresses]
+        return read, [vertex.records for vertex in self.sinks]
+
+    def _enter(self) -> bool:
+        """Wait until a step of a source may begin; false when the job is over. The lock is held."""
+        while self.cutting and not self.over:
+            self.blocked += 1
+            self.cascade.room.wait(0.05)
+            self.blocked -= 1
+        return not self.over
+
+    def _flush(self) -> Work | None:
+        """Have states hold all that came, if nothing else is under way. The lock is held."""
+        assert self.keeper is not None
+        if not self.keeper.is_idle or not all(i.between_steps for i in self.ingresses):
+            return None
+        for ingress in self.ingresses:
+            ingress.release()
+        if self.cascade.in_flight:
+            return None
+        self.snapshot = Snapshot([ingress.state() for ingress in self.ingresses])
+        self.written = self._so_far()
+        self.flushing = True
+        works = [
+            FlushWork(self, v) for v in self.cascade.vertices if isinstance(v.transform, Hosted)
+        ]
+        if not works:
+            self._take_snapshot()
+            return None
+        self.to_flush = len(works)
+        self.urgent.extend(works[1:])
+        return works[0]
+
+    def flushed(self) -> None:
+        """A vertex has been flushed. The lock is held."""
+        self.to_flush -= 1
+        if self.to_flush == 0:
+            self._take_snapshot()
+
+    def _take_snapshot(self) -> None:
+        """Hand over what is to be written, and go on. The lock is held."""
+        snapshot, self.snapshot = self.snapshot, None
+        assert snapshot is not None
+        assert self.keeper is not None
+        for number, hosted in enumerate(self.hosted):
+            stores: Any = [] if hosted is None else hosted.shards.stores
+            notes = [] if hosted is None else hosted.shards.notes
+            snapshot.notes.append(json.loads(json.dumps(notes)))
+            for shard, store in enumerate(stores):
+                for name, batch in store.changes().items():
+                    snapshot.changes[(number, shard, *name)] = batch
+        for vertex in self.sinks:
+            by_epoch = isinstance(vertex.transform, WrittenByEpoch)
+            snapshot.writers.append(vertex.transform.cut() if by_epoch else None)
+        snapshot.finished = all(ingress.ended for ingress in self.ingresses)
+        snapshot.final = self.ending
+        self.flushing = self.cutting = self.ending  # nothing more is done after the last
+        self.keeper.take(snapshot)
+        self.cascade.room.notify_all()
+        self.cascade.changed.notify_all()
+
+    def _kept(self, snapshot: Snapshot) -> None:
+        """A checkpoint is there. Called by the thread that writes them."""
+        try:
+            if snapshot.final:
+                for vertex in self.sinks:
+                    if isinstance(vertex.transform, WrittenByEpoch):
+                        vertex.transform.finish()
+                        vertex.transform.abort()
+        except BaseException as error:
+            self._not_kept(error)
+        with self.cascade.lock:
+            if snapshot.final and not self.over:
+                self._finish()
+            self.cascade.changed.notify()
+
+    def _not_kept(self, error: BaseException) -> None:
+        with self.cascade.lock:
+            self.fail(error)
+
     def stop(self, drain: bool) -> None:
         """Read no more; with ``drain``, process what was read and close every window."""
         with self.cascade.lock:
@@ -249,6 +392,13 @@ class Run:
             if not drain:
                 self.error = Stopped("the job was stopped without draining it")
                 self._finish()
+                return
+            if self.keeper is not None:
+                self.cutting = self.ending = True
+                for ingress in self.ingresses:
+                    ingress.holding = True
+                self.cascade.room.notify_all()
+                self.cascade.changed.notify_all()
                 return
             try:
                 for ingress in self.ingresses:
@@ -268,6 +418,8 @@ class Run:
         for ingress in self.ingresses:
             if ingress.bounded:
                 ingress.close()
+        if self.keeper is not None:
+            self.keeper.end()
         if self.error is not None:
             self._aborted()
             if isinstance(self.error, Stopped):
@@ -286,6 +438,8 @@ class Run:
                 thread.join(max(0.0, deadline - time.perf_counter()))
 
     def _aborted(self) -> None:
+        if self.keeper is not None and self.keeper.in_doubt:
+            return  # the next start makes visible what is there
         for vertex in self.sinks:
             try:
                 vertex.transform.abort()
@@ -405,8 +559,15 @@ class BoxJob(Shown):
     def stop(self, *, drain: bool | None = None, timeout: float | None = None) -> bool:
         """Stop reading, finish what was read, and close every window with what it has.
 
-        With ``drain=False`` it stops at once, and what was not delivered is dropped.
+        A job with a checkpoint keeps its open windows there, for the next start. With
+        ``drain=False`` it stops at once: what was not delivered is dropped, or is read again from
+        the checkpoint.
         """
+        if drain and self._run.keeper is not None:
+            raise EngineError(
+                "a job with a checkpoint keeps its open windows for the next start, so it cannot "
+                "be drained; call stop()"
+            )
         self._run.stop(drain is not False)
         if threading.current_thread() in self._run.threads:
             return False  # called by a function of the job itself: it ends after that returns

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -152,6 +153,46 @@ class WrittenTo:
         self.commits += 1
         self.last = self.now()
         self.took = self.last - begun
+
+    def abort(self) -> None:
+        self.sink.abort()
+
+
+class WrittenByEpoch:
+    """Writes to a sink for a job with a checkpoint: what it has is made visible with the next."""
+
+    def __init__(self, sink: Sink, schema: pa.Schema, job: str) -> None:
+        self.sink, self.schema, self.job = sink, schema, job
+        self.run, self.parts = uuid.uuid4().hex[:8], 0
+        self.writer: Any = None
+        self.lock = threading.Lock()
+
+    def process(self, bundle: Bundle, out: Outbox) -> None:
+        with self.lock:
+            if self.writer is None:
+                self.writer = self.sink.open(self.schema, f"{self.run}-{self.parts:06d}")
+                self.parts += 1
+            self.writer.write(bundle.batch)
+
+    def on_watermark(self, time: int, out: Outbox) -> None:
+        """Nothing is held back."""
+
+    def tick(self) -> None:
+        """Nothing waits but for the next checkpoint."""
+
+    def cut(self) -> Any:
+        """The writer of what has come since the last time; None if nothing has."""
+        with self.lock:
+            writer, self.writer = self.writer, None
+        return writer
+
+    def commit(self, epoch: int, messages: list[Any]) -> None:
+        """Make an epoch visible, once however often it is called."""
+        self.sink.commit_epoch(self.job, epoch, messages)
+
+    def finish(self) -> None:
+        """The job has ended well."""
+        self.sink.finish()
 
     def abort(self) -> None:
         self.sink.abort()

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pyarrow import fs
 
-from headrace.errors import PlanError, nearest
+from headrace.errors import EngineError, PlanError, nearest
 from headrace.io.files import (
     COMMITS,
     absolute,
@@ -144,7 +144,7 @@ class FileSink(Sink):
         try:
             for number, name in enumerate(names):
                 final = f"{root}/part-{number:05d}-{self.run}{self.suffix}"
-                system.move(f"{self._staging}/{name}", final)
+                system.move(f"{root}/{name}", final)
                 moved.append(final)
         except BaseException:
             for path in moved:
@@ -165,25 +165,39 @@ class FileSink(Sink):
         beside them say that the epoch counts. Files of an epoch that does not are removed.
         """
         system, root = filesystem(self.path)
-        staged = [f"{self._staging}/{m}" for m in sorted(m for m in messages if m is not None)]
+        names = sorted(m for m in messages if m is not None)
+        moves = {
+            f"{root}/{epoch_file(job, epoch, number, self.suffix)}": f"{root}/{name}"
+            for number, name in enumerate(names)
+        }
         done = self._note
         if self.unsure:
             self.unsure = False
             last = committed(system, done)
+            staged = {to: path for to, path in moves.items() if _is_there(system, path)}
             for path in _files(system, root):
                 written = epoch_of(path, job)
                 if written is None or written <= last:
                     continue
+                if path in moves and path not in staged:
+                    continue  # moved already, by a run that was killed
                 if last >= 0 or written >= epoch:
                     system.delete_file(path)  # by a run that was killed
             if epoch <= last:
-                for path in staged:
+                for path in staged.values():
                     system.delete_file(path)
                 return
-        elif not staged:
+            gone = [to for to in moves if to not in staged and not _is_there(system, to)]
+            if gone:
+                raise EngineError(
+                    f"{moves[gone[0]]} is gone, which is to become {gone[0]}; put it back, or "
+                    "begin anew with another checkpoint and another folder"
+                )
+            moves = staged
+        elif not moves:
             return
-        for number, path in enumerate(staged):
-            system.move(path, f"{root}/{epoch_file(job, epoch, number, self.suffix)}")
+        for to, path in moves.items():
+            system.move(path, to)
         sync(system, root)
         system.create_dir(f"{root}/{COMMITS}", recursive=True)
         replace_file(system, done, json.dumps({"job": job, "epoch": epoch}).encode())
@@ -193,7 +207,7 @@ class FileSink(Sink):
         system, root = filesystem(self.path)
         if self.columns is not None and not visible(system, root):
             name = f"part-{self.job[:12]}-empty{self.suffix}"
-            system.move(f"{self._staging}/{self._empty(self.columns)}", f"{root}/{name}")
+            system.move(f"{root}/{self._empty(self.columns)}", f"{root}/{name}")
 
     def _empty(self, schema: pa.Schema) -> str:
         """A file without records, which still tells a reader the columns; its name."""
@@ -238,7 +252,11 @@ class _FileWriter:
         self.encoder.close()
         self.file.close()
         sync(filesystem(self.sink.path)[0], f"{self.sink._staging}/{self.name}")
-        return self.name
+        return f"{self.sink._staging.rpartition('/')[2]}/{self.name}"
+
+
+def _is_there(system: Any, path: str) -> bool:
+    return bool(system.get_file_info(path).type == fs.FileType.File)
 
 
 def _files(system: Any, root: str) -> list[str]:

@@ -23,7 +23,7 @@ from headrace.io.files import (
     replace_file,
     visible,
 )
-from headrace.io.offsets import OffsetSource, Positions, most_at_once
+from headrace.io.offsets import OffsetSource, Positions, at_most_at_once, most_at_once
 from headrace.io.source import ERRORS, Source, Split, at_most
 
 _FORMATS = {
@@ -137,6 +137,9 @@ class FolderSource(OffsetSource):
             return ""
         files = "1 file was" if len(more) == 1 else f"{len(more)} files were"
         return f"{files} added to {self.path} after {self.until}, {sorted(more)[0]} among them"
+
+    def in_small_steps(self) -> FolderSource:
+        return replace(self, limit=at_most_at_once(self.limit, 1))
 
     def initial(self) -> Positions:
         return {_NAME: 0}

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.errors import EngineError, PlanError, StepError, nearest
 from headrace.io.messages import Decoding, Message, encoded
-from headrace.io.offsets import Positions, ServerSource, most_at_once
+from headrace.io.offsets import Positions, ServerSource, at_most_at_once, most_at_once
 from headrace.io.sink import Sink
 from headrace.io.source import BUNDLE_ROWS, Source, Split
 from headrace.secrets import hiding, revealed, without
@@ -23,6 +23,7 @@ log = logging.getLogger("headrace")
 _ANSWER = 10.0
 _PATIENCE = 120.0
 """How long a task waits for a broker that has gone away, in seconds."""
+_SMALL_STEP = 100_000
 _NEW_PARTITIONS = 30.0
 
 
@@ -162,6 +163,9 @@ class KafkaSource(ServerSource):
 
     def only(self, split: str) -> KafkaSource:
         return replace(self, partition=int(split))
+
+    def in_small_steps(self) -> KafkaSource:
+        return replace(self, limit=at_most_at_once(self.limit, _SMALL_STEP))
 
     def _partitions(self) -> list[int]:
         if self.partition is not None:

@@ -96,6 +96,10 @@ class OffsetSource(Source):
         """The same with one split, where that is cheaper to ask."""
         return self
 
+    def in_small_steps(self) -> OffsetSource:
+        """The same for an engine that can go on only from where a step ends."""
+        return self
+
 
 class ServerSource(OffsetSource):
     """A source that a server has, which may be away for a while.
@@ -139,18 +143,29 @@ class Followed(Split):
     start: Any
 
     def read(self, columns: Sequence[str]) -> Iterator[Any]:
-        at = {self.name: self.start}
+        source, name, at = self.source, self.name, {self.name: self.start}
         while True:
-            end = {self.name: self.source.latest(at).get(self.name, at[self.name])}
-            if end == at:
-                if self.source.ended(at):
+            before, end = at, {name: source.available(at).get(name, at[name])}
+            while at != end:
+                to = {name: source.step(at, end)[name]}
+                if to == at:
+                    break
+                for _, split in source.between(at, to, 1):
+                    yield from split.read(columns)
+                yield Reached(to[name])
+                at = to
+            if at == before:
+                if source.ended(at):
                     return
                 time.sleep(_POLL)
                 yield None
-                continue
-            for _, split in self.source.between(at, end, 1):
-                yield from split.read(columns)
-            at = end
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a split that is followed yields: all records up to a position have come."""
+
+    position: Any
 
 
 @dataclass(frozen=True)
@@ -190,9 +205,14 @@ def replayable(source: Source) -> OffsetSource:
     if source.bounded:
         return Once(source)
     raise PlanError(
-        f"{source} has no positions to come back to, so Spark cannot read it again after a "
-        "failure; make it a headrace.io.offsets.OffsetSource, or pass on='box'"
+        f"{source} has no positions to come back to, so it cannot be read again after a failure; "
+        "make it a headrace.io.offsets.OffsetSource, or pass on='box' without a checkpoint"
     )
+
+
+def at_most_at_once(limit: int | None, most: int) -> int:
+    """A limit on what is read at once, and not more than so much."""
+    return most if limit is None else min(limit, most)
 
 
 def most_at_once(limit: Any, what: str) -> int | None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.errors import PlanError
-from headrace.io.offsets import OffsetSource, Positions, most_at_once
+from headrace.io.offsets import OffsetSource, Positions, at_most_at_once, most_at_once
 from headrace.io.source import BUNDLE_ROWS, Split
 from headrace.types import TIMESTAMP
 
+_SMALL_STEP = 100_000
 SCHEMA = pa.schema([pa.field("at", TIMESTAMP), pa.field("value", pa.int64())])
 
 
@@ -50,6 +51,9 @@ class RateSource(OffsetSource):
     def initial(self) -> Positions:
         now = time.time_ns() // 1000
         return {str(i): [0, now] for i in range(self.count)}
+
+    def in_small_steps(self) -> RateSource:
+        return replace(self, limit=at_most_at_once(self.limit, _SMALL_STEP * self.count))
 
     def _share(self, split: int, total: int) -> int:
         """How many of the first ``total`` records are a split's: every ``count``-th is."""

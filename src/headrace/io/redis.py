@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace.errors import BadRecord, EngineError, PlanError, nearest
 from headrace.io.gathering import GatheringSink
 from headrace.io.messages import encoded
-from headrace.io.offsets import Positions, ServerSource, most_at_once
+from headrace.io.offsets import Positions, ServerSource, at_most_at_once, most_at_once
 from headrace.io.records import typed
 from headrace.io.source import BUNDLE_ROWS, Split
 from headrace.secrets import Secret, server_of, without
@@ -19,6 +19,7 @@ from headrace.types import chosen, to_schema, type_name
 
 _BEFORE_ALL = "0-0"
 _TRIES = 24
+_SMALL_STEP = 50_000
 """How often a task tries to reach a server that has gone away: about a minute and a half."""
 
 
@@ -106,6 +107,9 @@ class RedisSource(ServerSource):
     def only(self, split: str) -> RedisSource:
         share = None if self.limit is None else max(1, self.limit // len(self.keys))
         return replace(self, keys=(split,), limit=share)
+
+    def in_small_steps(self) -> RedisSource:
+        return replace(self, limit=at_most_at_once(self.limit, _SMALL_STEP * len(self.keys)))
 
     def initial(self) -> Positions:
         return dict.fromkeys(self.keys, _BEFORE_ALL)

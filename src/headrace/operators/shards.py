@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from headrace.operators.operator import Hosting, Operator, Part, Result
-from headrace.operators.stores import MemoryStore, Order
+from headrace.operators.operator import Hosting, Operator, Part, Phases, Result, Task
+from headrace.operators.stores import MemoryStore, Note, Order, TrackedStore
 from headrace.windows import BEGINNING
 
 _MANY_PARTS, _MANY_ROWS = 256, 1 << 18
@@ -20,17 +20,28 @@ class Shards:
     """An operator's partials and states in one process, which threads share.
 
     Parts that do not go on at once wait in an inbox for the next watermark, or until there are
-    many.
+    many. Where there is a checkpoint, ``saved`` has the store and the note of each shard, which
+    then has the same keys after a restart, and no part waits.
     """
 
-    def __init__(self, operator: Operator, shards: int, workers: int) -> None:
+    def __init__(
+        self,
+        operator: Operator,
+        shards: int,
+        workers: int,
+        saved: Sequence[tuple[TrackedStore, Note]] | None = None,
+    ) -> None:
         self.operator = operator
         self.count = shards if operator.is_keyed else 1
         lanes = range(len(operator.chains))
-        hosting = Hosting(self.count, workers, in_order=False, stable=False)
+        hosting = Hosting(self.count, workers, in_order=False, stable=saved is not None)
         self.partials = [operator.partial(i, hosting) for i in lanes]
-        self.stores = [MemoryStore() for _ in range(self.count)]
-        self.states = [operator.state(store, {}) for store in self.stores]
+        fresh: list[tuple[MemoryStore, Note]] = [(MemoryStore(), {}) for _ in range(self.count)]
+        kept = fresh if saved is None else list(saved[: self.count])
+        self.stores = [store for store, _ in kept]
+        self.notes = [note for _, note in kept]
+        self.states = [operator.state(store, note) for store, note in kept]
+        self.early = operator.emits_early or saved is not None
         self.locks = [threading.Lock() for _ in range(self.count)]
         self.inboxes: list[list[Part]] = [[] for _ in range(self.count)]
         self.watermarks = [BEGINNING for _ in lanes]
@@ -48,7 +59,6 @@ class Shards:
     def add(self, lane: int, batch: pa.RecordBatch, order: Order, worker: int) -> Iterator[Result]:
         """Take in a bundle of one input; the results that come at once."""
         parts = list(self.partials[lane].add(batch, order, worker))
-        early = self.operator.emits_early
         # From another shard on for each worker, so that they seldom meet at a lock.
         cut = worker % len(parts) if parts else 0
         for shard, part in parts[cut:] + parts[:cut]:
@@ -57,9 +67,28 @@ class Shards:
                 inbox = self.inboxes[shard]
                 inbox.append(part)
                 self.rows[shard] += part.batch.num_rows
-                if early or len(inbox) >= _MANY_PARTS or self.rows[shard] >= _MANY_ROWS:
+                if self.early or len(inbox) >= _MANY_PARTS or self.rows[shard] >= _MANY_ROWS:
                     self.inboxes[shard], self.rows[shard] = [], 0
                     yield from self.states[shard].take(inbox, self.told[shard])
+
+    def flush(self) -> Phases:
+        """Have the states hold all that the partials do, at the watermarks they know."""
+        for lane, partial in enumerate(self.partials):
+            sealing = partial.seal(None)
+            if sealing:
+                yield sealing
+            yield [self._flushed(lane, shard) for shard in range(self.count)]
+            partial.release()
+
+    def _flushed(self, lane: int, shard: int) -> Task:
+        def run() -> None:
+            parts = list(self.partials[lane].sealed(shard))
+            if parts:
+                with self.locks[shard]:
+                    for _ in self.states[shard].take(parts, self.told[shard]):
+                        raise AssertionError("results without a watermark")
+
+        return run
 
     def take(self, shard: int, parts: Iterable[Part]) -> Iterator[Result]:
         """Have a shard go on to the watermarks, with what waits for it and some parts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -27,11 +27,25 @@ class Store(Protocol):
     def remove(self, kind: int, slice: int, number: int) -> None: ...
 
 
+Name = tuple[int, int, int]
+"""A bundle's kind, slice and number."""
+
+
+def pack(batch: pa.RecordBatch) -> pa.Buffer:
+    """A record batch as bytes; its schema is known to both ends."""
+    return batch.serialize()
+
+
+def unpack(data: Any, schema: pa.Schema) -> pa.RecordBatch:
+    """The batch of ``pack``."""
+    return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+
+
 class MemoryStore:
     """A store in memory."""
 
     def __init__(self) -> None:
-        self.batches: dict[tuple[int, int, int], pa.RecordBatch] = {}
+        self.batches: dict[Name, pa.RecordBatch] = {}
 
     @property
     def nbytes(self) -> int:
@@ -45,6 +59,50 @@ class MemoryStore:
 
     def remove(self, kind: int, slice: int, number: int) -> None:
         del self.batches[kind, slice, number]
+
+
+class TrackedStore(MemoryStore):
+    """A store in memory that begins with what a checkpoint has, and knows what has changed since.
+
+    A bundle of a checkpoint stays packed until it is asked for: only then is its schema known.
+    """
+
+    def __init__(self, packed: Mapping[Name, pa.Buffer]) -> None:
+        super().__init__()
+        self.packed = dict(packed)
+        self.changed: dict[Name, None] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + sum(int(data.size) for data in list(self.packed.values()))
+
+    def get(self, kind: int, slice: int, number: int, schema: pa.Schema) -> pa.RecordBatch:
+        name = (kind, slice, number)
+        data = self.packed.pop(name, None)
+        if data is not None:
+            self.batches[name] = unpack(data, schema)
+        return self.batches[name]
+
+    def put(self, kind: int, slice: int, number: int, batch: pa.RecordBatch) -> None:
+        name = (kind, slice, number)
+        self.packed.pop(name, None)
+        self.batches[name] = batch
+        self.changed[name] = None
+
+    def remove(self, kind: int, slice: int, number: int) -> None:
+        name = (kind, slice, number)
+        if self.packed.pop(name, None) is None:
+            del self.batches[name]
+        self.changed[name] = None
+
+    def changes(self) -> dict[Name, pa.RecordBatch | None]:
+        """What was put (None: removed) since this was last asked."""
+        changed, self.changed = self.changed, {}
+        return {name: self.batches.get(name) for name in changed}
+
+    def data(self, name: Name) -> pa.Buffer:
+        """A bundle, packed."""
+        return self.packed[name] if name in self.packed else pack(self.batches[name])
 
 
 _FEW = 8

@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
+from headrace.checkpoints.numbering import inputs_first, keeps_state
 from headrace.errors import PlanError
 from headrace.io.offsets import OffsetSource, replayable
 from headrace.jobs import Output
-from headrace.operators import is_operator
 from headrace.plan.nodes import (
     EventTime,
     External,
@@ -33,7 +33,7 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.prune import columns_of
-from headrace.plan.time import nodes_of, refuse_endless
+from headrace.plan.time import refuse_endless
 from headrace.spark.python.shipping import bare
 
 # Where the records of a branch go
@@ -207,13 +207,13 @@ class _Building:
         for output in outputs:
             refuse_endless(output.node)
         # From the outputs back, so that all that read a step are known when the step is placed.
-        nodes = _readers_first([o.node for o in outputs])
+        nodes = inputs_first([o.node for o in outputs])[::-1]
         pending: dict[int, list[Branch]] = {id(n): [] for n in nodes}
         for i, output in enumerate(outputs):
             schema = output.node.schema
             pending[id(output.node)].append(Branch(schema, (), ToOutput(i, schema)))
         for node in reversed(nodes):  # numbered as the input is ordered
-            if _keeps_state(node):
+            if keeps_state(node):
                 self._operator(node)
         for node in nodes:
             self._place(node, pending)
@@ -259,7 +259,7 @@ class _Building:
             for i, part in enumerate(node.parts):
                 pending[id(part)].extend(b.of_part(i) for b in branches)
             return
-        if not _keeps_state(node):
+        if not keeps_state(node):
             raise PlanError(
                 f"{node.label}: beside a stream that does not end, Spark takes bounded input only "
                 "as it is read; write this part first and read it, or pass on='box'"
@@ -314,24 +314,6 @@ class _Building:
         if isinstance(node, (EventTime, Read, External)) and id(node) in self.sources:
             return {f"s{self.sources[id(node)].number}"}
         return set().union(*(self._feeders(i) for i in node.inputs))
-
-
-def _readers_first(ends: Sequence[Node]) -> list[Node]:
-    found: list[Node] = []
-    seen: set[int] = set()
-    for end in ends:
-        for each in nodes_of(end):
-            if id(each) not in seen:
-                seen.add(id(each))
-                found.append(each)
-    return found[::-1]
-
-
-def _keeps_state(node: Node) -> bool:
-    """Whether a step is part of a level: it holds state by shard, or moves records."""
-    if isinstance(node, (Shuffle, MaxParallelism)):
-        return True
-    return is_operator(node) and not node.needs_end
 
 
 def _through(node: Narrow, branches: list[Branch]) -> Branch:

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 
+from headrace.checkpoints.control import Control
 from headrace.errors import EngineError, HeadraceError, StepError
 from headrace.io.source import SetAside, Watermark
 from headrace.kernels.chain import compile_chain
@@ -22,7 +23,6 @@ from headrace.kernels.lateness import (
     times_of,
 )
 from headrace.plan.nodes import EventTime, Narrow
-from headrace.spark.control import Control
 from headrace.spark.graph import Branch, SourceFlow, source_columns
 from headrace.spark.offsets import Reading
 from headrace.spark.pipes import Compiled

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.checkpoints.control import Control
+from headrace.checkpoints.lease import Lease
 from headrace.errors import EngineError, HeadraceError
 from headrace.jobs import Progress, Shown, SourceProgress, StageProgress
 from headrace.signals import GRACE, Halt, asked_to_stop
-from headrace.spark.checkpoint import Lease
-from headrace.spark.control import Control
 from headrace.spark.graph import Graph, SourceFlow
 from headrace.spark.python.failures import carrying, driver_errors
 from headrace.spark.sinks import Delivery

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
+from headrace.checkpoints.control import Control
 from headrace.io.offsets import OffsetSource, Positions
 from headrace.io.source import Split
-from headrace.spark.control import Control
 from headrace.spark.python.failures import carrying
 from headrace.spark.python.shipping import PARTS, ROWS_SQL, Shipped, by_value
 from headrace.watermarks import Activity, SourceFrontier

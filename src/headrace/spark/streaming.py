@@ -8,18 +8,18 @@ import shutil
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
-from pathlib import Path
 from typing import Any
 
 from headrace.cache import temporary_folder
+from headrace.checkpoints.control import Control, checkpoint_folder
+from headrace.checkpoints.lease import Lease
 from headrace.errors import EngineError, PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import Output
 from headrace.plan.nodes import External
 from headrace.plan.time import zone_of
-from headrace.spark.checkpoint import Lease, known_job
+from headrace.spark.checkpoint import known_stream
 from headrace.spark.columns import as_schema, quoted
-from headrace.spark.control import Control
 from headrace.spark.graph import Graph, SourceFlow, graph_of
 from headrace.spark.host import Hosted, LevelProgram
 from headrace.spark.ingress import FrameReader, SourceProgram
@@ -60,7 +60,7 @@ def start_stream(
     own = Control(f"{folder}/headrace")
     lease = Lease(own)
     try:
-        known = known_job(own, graph, folder, session)
+        known = known_stream(own, graph, folder, session)
         # Nothing is changed anywhere before all has been looked at.
         done = own.read().get("batch")
         deliveries = [_delivery(o, known["job"], i, done) for i, o in enumerate(outputs)]
@@ -111,10 +111,7 @@ def trigger_of(trigger: Any) -> dict[str, Any]:
 def _folder(checkpoint: Any) -> str:
     if checkpoint is None:
         return str(temporary_folder("job"))
-    if not isinstance(checkpoint, (str, Path)) or not str(checkpoint):
-        raise PlanError(f"checkpoint={checkpoint!r} is not a path")
-    text = str(checkpoint)
-    return text if "://" in text else str(Path(text).absolute())
+    return checkpoint_folder(checkpoint)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from headrace.kernels.expressions.hashing import hash_columns
+from headrace.operators import stores
 from headrace.operators.operator import Part
+from headrace.operators.stores import unpack as unpack
 from headrace.spark.python.shipping import PARTS
 
 ROWS = pa.schema(
@@ -48,13 +50,8 @@ _ROWS, _TASKS = 24, 28
 
 
 def pack(batch: pa.RecordBatch) -> bytes:
-    """A record batch as bytes; its schema is known to both ends."""
-    return batch.serialize().to_pybytes()
-
-
-def unpack(data: Any, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch of ``pack``."""
-    return pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+    """A record batch as bytes that Spark takes."""
+    return stores.pack(batch).to_pybytes()
 
 
 def parts_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

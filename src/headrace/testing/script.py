@@ -103,10 +103,7 @@ class ScriptedSource(OffsetSource):
     def latest(self, since: Positions) -> Positions:
         if self.clock is not None:
             raise PlanError("a script that turns a clock runs on the box; pass on='box'")
-        return {
-            str(i): min(since[str(i)] + self.at_once, len(script))
-            for i, script in enumerate(self.scripts)
-        }
+        return {n: min(at + self.at_once, len(self.scripts[int(n)])) for n, at in since.items()}
 
     def between(
         self, start: Positions, end: Positions, parallelism: int
@@ -118,7 +115,7 @@ class ScriptedSource(OffsetSource):
         ]
 
     def ended(self, at: Positions) -> bool:
-        done = all(at[str(i)] == len(script) for i, script in enumerate(self.scripts))
+        done = all(upto == len(self.scripts[int(name)]) for name, upto in at.items())
         return done and (self.bounded or self.ends)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What a streaming job keeps beside Spark's checkpoint: its plan, its watermarks, a word to stop.
+"""What we keep of a job beside its state: its plan, its watermarks, a word to stop.
 
 The folder is ``headrace`` in the checkpoint, so it lives and dies with it. ``control.json`` is
 replaced after every batch, before Spark commits it: what it says is never older than the last batch
@@ -9,10 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+from pathlib import Path
 from typing import Any
 
-from headrace.errors import EngineError
+from headrace.errors import EngineError, PlanError
 from headrace.io.files import filesystem, load_json, replace_file
+
+
+def checkpoint_folder(checkpoint: Any) -> str:
+    """The folder that ``checkpoint=`` names, whatever folder a process is in."""
+    if not isinstance(checkpoint, (str, Path)) or not str(checkpoint):
+        raise PlanError(f"checkpoint={checkpoint!r} is not a path")
+    text = str(checkpoint)
+    return text if "://" in text else str(Path(text).absolute())
 
 
 class Control:
@@ -58,7 +67,8 @@ class Control:
     def frontiers_before(self, batch: int) -> dict[str, Any]:
         """The watermarks after the batch before this one."""
         found = self.load(f"watermarks-{batch - 1}.json")
-        return (found or {}).get("sources", {})
+        frontiers: dict[str, Any] = (found or {}).get("sources", {})
+        return frontiers
 
     def forget_frontiers(self, upto: int) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -1,0 +1,387 @@
+"""A job's checkpoint on the box: what is in its files, and who writes them.
+
+In the folder ``headrace/box`` of a checkpoint ``manifest.json`` says how far the sources were read,
+what the states note, which outputs are yet to be made visible, and in which files the states'
+bundles are. It is replaced at once, so a checkpoint is there whole or is the one before. Bundles
+never change, so only new ones are written; files of which little is still needed are rewritten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import pickle
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.box.sinks import WrittenByEpoch
+from headrace.checkpoints.control import Control
+from headrace.checkpoints.lease import Lease
+from headrace.checkpoints.numbering import inputs_first, operators_of, origin_of, sources_of
+from headrace.checkpoints.shape import known_job, refuse_more_after_the_end, source_folder
+from headrace.errors import EngineError, PlanError
+from headrace.io.files import LOCAL, replace_file, sync
+from headrace.io.offsets import OffsetSource, replayable
+from headrace.io.sink import Sink
+from headrace.jobs import Output
+from headrace.operators import is_operator
+from headrace.operators.stores import Name, Note, TrackedStore, pack
+from headrace.plan.nodes import External, Node
+
+Key = tuple[int, int, int, int, int]
+"""A bundle: operator, shard, kind, slice, number."""
+_ALIGNED = 64
+_MANY_FILES = 16
+
+
+@dataclass
+class Saved:
+    """What a checkpoint has."""
+
+    epoch: int = -1
+    """The last that counts; -1 if there is none."""
+    finished: bool = False
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[list[Note]] = field(default_factory=list)
+    """Of each operator, by shard."""
+    bundles: dict[tuple[int, int], dict[Name, pa.Buffer]] = field(default_factory=dict)
+    """Of each operator and shard."""
+    messages: list[Any] = field(default_factory=list)
+    """What each output's writer said of the last epoch, which may not have been committed."""
+
+
+@dataclass
+class Snapshot:
+    """A job at a moment at which nothing was under way."""
+
+    sources: list[dict[str, Any]]
+    notes: list[list[Note]] = field(default_factory=list)
+    changes: dict[Key, pa.RecordBatch | None] = field(default_factory=dict)
+    writers: list[Any] = field(default_factory=list)
+    """Of the outputs, with what they wrote since the last; None if nothing."""
+    finished: bool = False
+    final: bool = False
+    """Whether the job ends with it."""
+
+
+class Files:
+    """The files of a checkpoint, and where in them each bundle is."""
+
+    def __init__(self, own: Control) -> None:
+        self.system, self.root = own.system, f"{own.root}/box"
+        self.folder = own.folder.removesuffix("/headrace")
+        self.live: dict[Key, tuple[str, int, int]] = {}
+        self.sizes: dict[str, int] = {}
+        self.epoch = -1
+
+    @property
+    def _manifest(self) -> str:
+        return f"{self.root}/manifest.json"
+
+    # Reading
+
+    def load(self) -> Saved:
+        """What the checkpoint has, its bundles as they are in the files."""
+        try:
+            with self.system.open_input_stream(self._manifest) as file:
+                told = json.loads(file.read())
+        except FileNotFoundError:
+            return Saved()
+        except (ValueError, OSError) as error:
+            raise self._damaged("manifest.json", error) from None
+        self.epoch, self.sizes = told["epoch"], dict(told["files"])
+        files = list(self.sizes)
+        self.live = {tuple(b[:5]): (files[b[5]], b[6], b[7]) for b in told["bundles"]}
+        saved = Saved(self.epoch, told["finished"], told["sources"], told["notes"])
+        data = {name: self._data(name) for name in files}
+        for (operator, shard, *name), (file, start, length) in self.live.items():
+            bundle = data[file].slice(start, length)
+            saved.bundles.setdefault((operator, shard), {})[tuple(name)] = bundle  # type: ignore[index]
+        if told["messages"]:
+            try:
+                with self.system.open_input_stream(f"{self.root}/{told['messages']}") as file:
+                    saved.messages = pickle.loads(file.read())
+            except (OSError, pickle.PickleError) as error:
+                raise self._damaged(told["messages"], error) from None
+        return saved
+
+    def _data(self, name: str) -> pa.Buffer:
+        path = f"{self.root}/{name}"
+        try:
+            if self.system is LOCAL:
+                data = pa.memory_map(path).read_buffer()
+            else:
+                with self.system.open_input_file(path) as file:
+                    data = file.read_buffer()
+        except OSError as error:
+            raise self._damaged(name, error) from None
+        if data.size != self.sizes[name]:
+            raise self._damaged(name, f"it has {data.size} bytes, not {self.sizes[name]}")
+        return data
+
+    def _damaged(self, name: str, why: Any) -> EngineError:
+        return EngineError(
+            f"the checkpoint {self.folder!r} cannot be read: headrace/box/{name}: {why}; put it "
+            "back from a copy, or begin anew with another checkpoint"
+        )
+
+    # Writing
+
+    def write(self, snapshot: Snapshot, messages: list[Any]) -> int:
+        """Write the next checkpoint; its epoch."""
+        epoch = self.epoch + 1
+        live = dict(self.live)
+        for key in snapshot.changes:
+            live.pop(key, None)
+        new = f"data-{epoch:010d}"
+        size = self._write_bundles(new, snapshot, live)
+        said = f"messages-{epoch:010d}" if any(m is not None for m in messages) else ""
+        if said:
+            with self.system.open_output_stream(f"{self.root}/{said}") as out:
+                out.write(pickle.dumps(messages))
+            sync(self.system, f"{self.root}/{said}")
+        used = {file for file, _, _ in live.values()}
+        sizes = {name: n for name, n in {**self.sizes, new: size}.items() if name in used}
+        numbers = {name: i for i, name in enumerate(sizes)}
+        manifest = {
+            "epoch": epoch, "finished": snapshot.finished, "sources": snapshot.sources,
+            "notes": snapshot.notes, "files": sizes, "messages": said,
+            "bundles": [[*key, numbers[f], start, n] for key, (f, start, n) in live.items()],
+        }  # fmt: skip
+        replace_file(self.system, self._manifest, json.dumps(manifest).encode())
+        gone = {*self.sizes, new} - sizes.keys()
+        self.epoch, self.live, self.sizes = epoch, live, sizes
+        for name in (*gone, f"messages-{epoch - 1:010d}"):
+            with contextlib.suppress(FileNotFoundError):
+                self.system.delete_file(f"{self.root}/{name}")
+        return epoch
+
+    def _write_bundles(
+        self, new: str, snapshot: Snapshot, live: dict[Key, tuple[str, int, int]]
+    ) -> int:
+        """Write what is new, and what is left of files that are not worth keeping."""
+        puts = [(key, batch) for key, batch in snapshot.changes.items() if batch is not None]
+        moved = list(self._moved(live, sum(batch.nbytes for _, batch in puts)))
+        if not puts and not moved:
+            return 0
+        at = 0
+        with self.system.open_output_stream(f"{self.root}/{new}") as out:
+            for key, data in [*((k, pack(b)) for k, b in puts), *moved]:
+                out.write(data)
+                live[key] = (new, at, data.size)
+                padding = -data.size % _ALIGNED
+                out.write(bytes(padding))
+                at += data.size + padding
+        sync(self.system, f"{self.root}/{new}")
+        return at
+
+    def _moved(
+        self, live: dict[Key, tuple[str, int, int]], new: int
+    ) -> Iterator[tuple[Key, pa.Buffer]]:
+        """The bundles of files that are rewritten: little of them is live, or they are many."""
+        left = dict.fromkeys(self.sizes, 0)
+        for file, _, length in live.values():
+            left[file] += length
+        rewritten = {name for name, n in left.items() if 0 < 2 * n < self.sizes[name]}
+        if len(left) > _MANY_FILES:
+            for name in sorted(left, key=lambda name: left[name]):
+                if left[name] > 2 * new:
+                    break
+                rewritten.add(name)
+                new += left[name]
+        data = {name: self._data(name) for name in rewritten}
+        for key, (file, start, length) in list(live.items()):
+            if file in data:
+                yield key, data[file].slice(start, length)
+
+
+class Keeper:
+    """Writes a job's checkpoints, one after the other, in a thread of its own.
+
+    First the checkpoint is there, then outputs are made visible; so a job that is killed in between
+    makes them visible when it goes on.
+    """
+
+    def __init__(
+        self, own: Control, lease: Lease, files: Files, saved: Saved, interval: float
+    ) -> None:
+        self.own, self.lease, self.files, self.saved = own, lease, files, saved
+        self.interval = interval
+        self.is_idle = True
+        self.in_doubt = False
+        """Whether a checkpoint is there whose outputs may not be visible."""
+        self.last = time.monotonic()
+        self.took = 0.0
+        self.count = 0
+        self.sinks: list[WrittenByEpoch | None] = []
+        self.offsets: list[OffsetSource] = []
+        self.waiting: queue.SimpleQueue[Snapshot | None] = queue.SimpleQueue()
+        self.thread: threading.Thread | None = None
+
+    def begin(
+        self, kept: Callable[[Snapshot], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        """Start; ``kept`` is called after each checkpoint."""
+        self.thread = threading.Thread(
+            target=self._run, args=(kept, failed), name="headrace-checkpoints", daemon=True
+        )
+        self.thread.start()
+
+    def is_due(self) -> bool:
+        """Whether it is time for the next one; a slow disk is left twice the time it takes."""
+        wait = max(self.interval, 2 * self.took)
+        return self.is_idle and time.monotonic() - self.last >= wait
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Write a snapshot, soon."""
+        self.is_idle = False
+        self.waiting.put(snapshot)
+
+    def _run(
+        self, kept: Callable[[Snapshot], None], failed: Callable[[BaseException], None]
+    ) -> None:
+        try:
+            while True:
+                try:
+                    snapshot = self.waiting.get(timeout=1.0)
+                except queue.Empty:
+                    self.lease.renew()
+                    continue
+                if snapshot is None:
+                    return
+                begun = time.monotonic()
+                self.write(snapshot)
+                self.last = time.monotonic()
+                self.took = self.last - begun
+                self.is_idle = True
+                kept(snapshot)
+                self.lease.renew()
+        except BaseException as error:
+            failed(error)
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Write a snapshot, then make visible what the outputs were given."""
+        messages = [None if w is None else w.close() for w in snapshot.writers]
+        try:
+            self.in_doubt = True
+            epoch = self.files.write(snapshot, messages)
+        except OSError as error:
+            raise EngineError(
+                f"the checkpoint {self.files.folder!r} cannot be written: {error}; when it can, "
+                "start the job again, and it goes on"
+            ) from error
+        self.commit(epoch, messages)
+        for source, state in zip(self.offsets, snapshot.sources, strict=True):
+            source.forget(state["at"])
+        self.count += 1
+
+    def commit(self, epoch: int, messages: Sequence[Any]) -> None:
+        """Make an epoch visible in every output."""
+        for sink, message in zip(self.sinks, messages, strict=True):
+            if sink is not None:
+                sink.commit(epoch, [] if message is None else [message])
+        self.in_doubt = False
+
+    def end(self) -> None:
+        """The job is over: let go of the checkpoint."""
+        if self.thread is not None and self.thread is not threading.current_thread():
+            self.waiting.put(None)
+            self.thread.join(10.0)
+        self.lease.release()
+
+
+@dataclass
+class Kept:
+    """What a run needs to go on from a checkpoint, and to write the next."""
+
+    keeper: Keeper
+    operators: list[Node]
+    states: dict[int, list[tuple[TrackedStore, Note]]]
+    """For each step with state, by its identity, the store and the note of each shard."""
+    sources: tuple[list[OffsetSource], list[dict[str, Any]], list[str]]
+    """The sources, what is known of each, and where each keeps what it must not forget."""
+
+
+def kept_in(
+    folder: str, outputs: Sequence[Output], shards: int, interval: float
+) -> tuple[Kept, list[Output]]:
+    """Take a checkpoint, new or as it was; and the outputs, which write by its epochs."""
+    ends = [output.node for output in outputs]
+    _refuse_ended_parts(ends)
+    offsets: list[OffsetSource] = []
+    for beginning in sources_of(ends):
+        origin = origin_of(beginning)
+        if isinstance(origin, External):
+            raise PlanError(f"a stream from {origin.engine} runs on {origin.engine} only")
+        offsets.append(replayable(origin.source))
+    own = Control(f"{folder}/headrace")
+    lease, files = Lease(own), Files(own)
+    try:
+        job, is_known = known_job(own, outputs, folder, "box", shards)
+        own.make()
+        lease.take()
+        if is_known != (own.load("job.json") is not None):
+            raise EngineError(f"another job used {folder!r} just now; start this one again")
+        own.system.create_dir(files.root, recursive=True)
+        saved = files.load()
+        if saved.finished:
+            refuse_more_after_the_end(own, outputs, folder)
+        keeper = Keeper(own, lease, files, saved, interval)
+        given = [_by_epoch(output, job["job"], i, saved) for i, output in enumerate(outputs)]
+        keeper.sinks = [sink for sink, _ in given]
+        keeper.offsets = offsets
+        own.save("job.json", job)
+        if saved.epoch >= 0:
+            keeper.commit(saved.epoch, saved.messages or [None] * len(outputs))
+        for sink in keeper.sinks:
+            if sink is not None:
+                sink.sink.begin(sink.schema)
+    except BaseException:
+        lease.release()
+        raise
+    operators = operators_of(ends)
+    states = {}
+    for number, node in enumerate(operators):
+        notes = saved.notes[number] if saved.notes else []
+        bundles = [saved.bundles.get((number, shard), {}) for shard in range(job["shards"])]
+        known = [*notes, *({} for _ in range(job["shards"] - len(notes)))]
+        states[id(node)] = [(TrackedStore(b), n) for b, n in zip(bundles, known, strict=True)]
+    folders = [source_folder(own, number) for number in range(len(offsets))]
+    sources = saved.sources or [{} for _ in offsets]
+    kept = Kept(keeper, operators, states, (offsets, sources, folders))
+    return kept, [output for _, output in given]
+
+
+def _refuse_ended_parts(ends: Sequence[Node]) -> None:
+    """Refuse steps that wait for the end of bounded input beside a stream that does not end."""
+    for node in inputs_first(ends):
+        if is_operator(node) and node.needs_end:
+            raise PlanError(
+                f"{node.label}: beside a stream that does not end, a checkpoint takes bounded "
+                "input only as it is read; write this part first and read it, or leave the "
+                "checkpoint out"
+            )
+
+
+def _by_epoch(
+    output: Output, job: str, number: int, saved: Saved
+) -> tuple[WrittenByEpoch | None, Output]:
+    """An output that goes to a sink as one that is made visible by epochs."""
+    if not isinstance(output.to, Sink):
+        return None, output
+    sink = copy.copy(output.to)
+    # Two outputs may go to one place, so each has a name of its own.
+    name = uuid.uuid5(uuid.UUID(job), str(number)).hex
+    sink.ready(name)
+    if saved.epoch > 0:  # the last one may be yet to come
+        sink.resume(saved.epoch - 1)
+    by_epoch = WrittenByEpoch(sink, output.node.schema, name)
+    return by_epoch, Output(output.node, output.to, sink=(by_epoch, True))

@@ -1,0 +1,156 @@
+"""What a checkpoint depends on, and whether a pipeline still fits it.
+
+A checkpoint has a folder ``headrace`` with a file ``job.json``, which says which pipeline it is of;
+one that has changed in a way the state cannot follow is refused. ``docs/checkpoints.md`` says what
+may change.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.cache import could_be_anothers
+from headrace.checkpoints.control import Control
+from headrace.checkpoints.numbering import operators_of, origin_of, sources_of
+from headrace.errors import PlanError
+from headrace.io.files import LOCAL
+from headrace.io.offsets import OffsetSource, replayable
+from headrace.io.sink import Sink
+from headrace.jobs import Output
+from headrace.operators import is_operator, operator_of
+from headrace.operators.operator import Description, Input
+from headrace.plan.nodes import EventTime, Node, Read
+from headrace.types import type_name
+
+FORMAT = 3
+"""The version of what we keep in a checkpoint; another is refused."""
+
+
+def known_job(
+    own: Control, outputs: Sequence[Output], folder: str, engine: str, shards: int
+) -> tuple[dict[str, Any], bool]:
+    """The job's name, its number of shards and its shape, and whether they are from before."""
+    shape = shape_of(outputs)
+    saved = own.load("job.json")
+    if saved is None:
+        name = uuid.uuid4().hex
+        job = {"format": FORMAT, "engine": engine, "job": name, "shards": shards, "shape": shape}
+        return job, False
+    if own.system is LOCAL and could_be_anothers(own.root):
+        raise PlanError(
+            f"the checkpoint {folder!r} belongs to another user, or anyone may write to it, and "
+            "what it holds is run: state of Python functions is pickled; own it, and chmod o-w it"
+        )
+    if saved.get("format", 1) != FORMAT:
+        raise PlanError(
+            f"the checkpoint {folder!r} has format {saved.get('format', 1)}, and this version of "
+            f"headrace reads format {FORMAT}; finish it with the version that began it, or give "
+            "another checkpoint to begin anew"
+        )
+    if engine_of(saved) != engine:
+        raise PlanError(
+            f"the checkpoint {folder!r} is of a job on {engine_of(saved)}; to go on with it on "
+            f"{engine}, move it: headrace state move {folder} NEW-FOLDER --on {engine}"
+        )
+    changed = difference(saved["shape"], shape)
+    if changed:
+        raise PlanError(
+            f"the checkpoint {folder!r} is of another pipeline: {changed}; go back to what it was, "
+            "or give another checkpoint to begin anew"
+        )
+    return saved, True
+
+
+def engine_of(job: Mapping[str, Any]) -> str:
+    """Which engine a checkpoint is of."""
+    return str(job.get("engine", "spark"))
+
+
+def offsets_of(outputs: Sequence[Output]) -> list[OffsetSource | None]:
+    """The job's sources, as such as can be read again; None for a frame of Spark's."""
+    found: list[OffsetSource | None] = []
+    for node in sources_of([output.node for output in outputs]):
+        origin = origin_of(node)
+        found.append(replayable(origin.source) if isinstance(origin, Read) else None)
+    return found
+
+
+def refuse_more_after_the_end(own: Control, outputs: Sequence[Output], folder: str) -> None:
+    """Refuse to go on with a job whose input had ended, and now has more."""
+    for number, source in enumerate(offsets_of(outputs)):
+        more = None if source is None else source.more_after_end(source_folder(own, number))
+        if more:
+            raise PlanError(
+                f"the input of the checkpoint {folder!r} has ended, and {more}, which would never "
+                "be read; give another checkpoint to read all of it"
+            )
+
+
+def source_folder(own: Control, number: int) -> str:
+    """Where a source keeps what it must not forget."""
+    return f"{own.folder}/source-{number}"
+
+
+# Shapes
+
+
+def shape_of(outputs: Sequence[Output]) -> dict[str, list[str]]:
+    """What a checkpoint depends on: sources, steps with state, outputs. Others may change."""
+    ends = [output.node for output in outputs]
+    steps = [_described(node) for node in operators_of(ends)]
+    sources = zip(sources_of(ends), offsets_of(outputs), strict=True)
+    return {
+        "source": [_source_shape(node, offsets) for node, offsets in sources],
+        "step": [_step_shape(step) for step in steps],
+        "function": [step.functions for step in steps],
+        "output": [_output_shape(o) for o in outputs],
+    }
+
+
+def _source_shape(node: Node, offsets: OffsetSource | None) -> str:
+    kind = "a Spark DataFrame" if offsets is None else offsets.identity()
+    return f"{kind}, event time {node.column}" if isinstance(node, EventTime) else kind
+
+
+def _described(node: Node) -> Description:
+    if not is_operator(node):
+        return Description(f"{node.name} {node.detail}", 0)
+    return operator_of(node, [Input((), i.schema) for i in node.inputs], "UTC").describe()
+
+
+def _step_shape(step: Description) -> str:
+    columns = f", keeping {_columns(step.keeps)}" if step.keeps else ""
+    version = f", state version {step.version}" if step.version else ""
+    return f"{step.text}{columns}{version}"
+
+
+def _columns(fields: Sequence[pa.Field]) -> str:
+    return ", ".join(f"{f.name} {type_name(f.type)}" for f in fields)
+
+
+def _output_shape(output: Output) -> str:
+    to = output.to
+    if isinstance(to, Sink):
+        return to.identity(output.node.schema)
+    return "kept in memory" if to is None else type(to).__name__
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """What changed between two shapes, in a few words; nothing if they are the same."""
+    for kind in ("source", "step", "output"):
+        before, after = old.get(kind, []), new.get(kind, [])
+        for i, (a, b) in enumerate(zip(before, after, strict=False)):
+            if a != b:
+                return f"{kind} {i + 1} was '{a}' and is '{b}'"
+        if len(before) != len(after):
+            more = after[len(before) :] or before[len(after) :]
+            verb = "is new" if len(after) > len(before) else "is gone"
+            return f"{kind} {min(len(before), len(after)) + 1}, '{more[0]}', {verb}"
+    for step, a, b in zip(new["step"], old.get("function", []), new["function"], strict=False):
+        if a != b:
+            return f"the function of '{step}' is another ({a}, now {b}), and results of it are kept"
+    return ""
