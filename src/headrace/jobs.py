@@ -13,6 +13,9 @@ from headrace.plan.time import is_bounded
 from headrace.signals import GRACE
 from headrace.windows import show_time
 
+AVAILABLE_NOW = "available-now"
+"""The trigger that reads what there is, and stops."""
+
 
 @dataclass(frozen=True)
 class Output:

@@ -47,17 +47,17 @@ def run(outlet: Any, engine: Any, checkpoint: Path) -> None:
 
 
 @pytest.fixture
-def begun(spark_engine: hr.Spark, tmp_path: Path) -> Path:
+def begun(engine: Any, tmp_path: Path) -> Path:
     """A folder with input, output and a checkpoint of a job that has committed something."""
-    return _begun(spark_engine, tmp_path)
+    return _begun(engine, tmp_path)
 
 
 @pytest.fixture(scope="module")
-def kept(spark_engine: hr.Spark, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kept(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same for all tests that are refused, and so change nothing; two batches are done."""
-    folder = _begun(spark_engine, tmp_path_factory.mktemp("kept"))
+    folder = _begun(engine, tmp_path_factory.mktemp("kept"))
     put(folder / "in", "b.json", 25)
-    run(counts(folder / "in").write_parquet(folder / "out"), spark_engine, folder / "state")
+    run(counts(folder / "in").write_parquet(folder / "out"), engine, folder / "state")
     return folder
 
 
@@ -80,9 +80,9 @@ def put_back(path: Path) -> Iterator[None]:
         aside.rename(path)
 
 
-def test_a_job_goes_on(begun: Path, spark_engine: hr.Spark) -> None:
+def test_a_job_goes_on(begun: Path, engine: Any) -> None:
     put(begun / "in", "b.json", 14, 25)
-    run(counts(begun / "in").write_parquet(begun / "out"), spark_engine, begun / "state")
+    run(counts(begun / "in").write_parquet(begun / "out"), engine, begun / "state")
     read = hr.read_parquet(begun / "out").collect(on="box").column("n").to_pylist()
     assert read == [2, 3]
 
@@ -92,14 +92,12 @@ def again(folder: Path, engine: Any) -> None:
     run(counts(folder / "in").write_parquet(folder / "out"), engine, folder / "state")
 
 
-def test_a_missing_note_is_refused_and_nothing_is_deleted(
-    kept: Path, spark_engine: hr.Spark
-) -> None:
+def test_a_missing_note_is_refused_and_nothing_is_deleted(kept: Path, engine: Any) -> None:
     before = sorted((kept / "out").glob("part-*"))
     with put_back(kept / "out" / "_headrace"):
         shutil.rmtree(kept / "out" / "_headrace")
         with pytest.raises(hr.PlanError, match=r"_headrace.*is gone.*put it back"):
-            again(kept, spark_engine)
+            again(kept, engine)
     assert sorted((kept / "out").glob("part-*")) == before
 
 
@@ -112,25 +110,23 @@ CHANGES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_change_a_checkpoint_cannot_take_is_refused(
-    kept: Path, spark_engine: hr.Spark, change: str
-) -> None:
+def test_a_change_a_checkpoint_cannot_take_is_refused(kept: Path, engine: Any, change: str) -> None:
     put(kept / "in2", "a.json", 1)
     with pytest.raises(hr.PlanError, match=r"is of another pipeline: (output|source) 1 was"):
-        run(CHANGES[change](kept), spark_engine, kept / "state")
+        run(CHANGES[change](kept), engine, kept / "state")
 
 
-def test_another_body_of_a_function_is_refused(spark_engine: hr.Spark, tmp_path: Path) -> None:
+def test_another_body_of_a_function_is_refused(engine: Any, tmp_path: Path) -> None:
     def outlet(function: Any) -> Any:
         windows = source(tmp_path / "in").key_by("k").window(hr.tumbling("10s"))
         return windows.fold(0, function, returns="bigint").write_parquet(tmp_path / "out")
 
     put(tmp_path / "in", "a.json", 1, 5, 12)
-    run(outlet(lambda state, row: state + row.v), spark_engine, tmp_path / "state")
+    run(outlet(lambda state, row: state + row.v), engine, tmp_path / "state")
     put(tmp_path / "in", "b.json", 14)
-    run(outlet(lambda state, row: state + row.v), spark_engine, tmp_path / "state")
+    run(outlet(lambda state, row: state + row.v), engine, tmp_path / "state")
     with pytest.raises(hr.PlanError, match=r"the function of .* is another"):
-        run(outlet(lambda state, row: state - row.v), spark_engine, tmp_path / "state")
+        run(outlet(lambda state, row: state - row.v), engine, tmp_path / "state")
 
 
 def test_a_fingerprint_is_of_what_a_function_does() -> None:
@@ -145,82 +141,88 @@ def test_a_fingerprint_is_of_what_a_function_does() -> None:
     assert fingerprint({1, 2, 3}) == fingerprint({3, 2, 1})
 
 
-@pytest.mark.parametrize("part", ["offsets", "commits", "state"])
-def test_a_checkpoint_with_a_part_removed_is_refused(
-    kept: Path, spark_engine: hr.Spark, part: str
-) -> None:
-    with put_back(kept / "state" / part):
-        shutil.rmtree(kept / "state" / part)
-        with pytest.raises(hr.PlanError, match=f"'{part}.*is gone from it"):
-            again(kept, spark_engine)
+PARTS = {
+    "spark": ["offsets", "commits", "state"],
+    "box": ["headrace/box", "headrace/box/manifest.json", "headrace/box/data"],
+}
 
 
-def test_files_added_after_the_end_are_refused(begun: Path, spark_engine: hr.Spark) -> None:
+@pytest.mark.parametrize("number", range(3))
+def test_a_checkpoint_with_a_part_removed_is_refused(kept: Path, engine: Any, number: int) -> None:
+    part = PARTS[engine.name][number]
+    (path,) = (kept / "state" / part).parent.glob(f"{Path(part).name}*")
+    with put_back(path):
+        (shutil.rmtree if path.is_dir() else Path.unlink)(path)
+        with pytest.raises(hr.HeadraceError, match=r"' is gone from it|box/data.*copy"):
+            again(kept, engine)
+
+
+def test_files_added_after_the_end_are_refused(begun: Path, engine: Any) -> None:
     drop(begun / "in", "_DONE", "")
     outlet = counts(begun / "in").write_parquet(begun / "out")
-    assert outlet.start(on=spark_engine, checkpoint=begun / "state").wait(60)
-    assert outlet.start(on=spark_engine, checkpoint=begun / "state").wait(60)  # nothing to do
+    assert outlet.start(on=engine, checkpoint=begun / "state").wait(60)
+    assert outlet.start(on=engine, checkpoint=begun / "state").wait(60)  # nothing to do
     put(begun / "in", "late.json", 40)
     with pytest.raises(hr.PlanError, match=r"has ended, and 1 file was added.*after _DONE"):
-        outlet.start(on=spark_engine, checkpoint=begun / "state")
+        outlet.start(on=engine, checkpoint=begun / "state")
 
 
-def test_another_format_of_checkpoint_is_refused(kept: Path, spark_engine: hr.Spark) -> None:
+def test_another_format_of_checkpoint_is_refused(kept: Path, engine: Any) -> None:
     path = kept / "state" / "headrace" / "job.json"
     saved = json.loads(path.read_text())
     assert saved["format"] == FORMAT
     with put_back(path):
         path.write_text(json.dumps({**saved, "format": FORMAT + 1}))
         with pytest.raises(hr.PlanError, match=f"has format {FORMAT + 1}, and this version"):
-            again(kept, spark_engine)
+            again(kept, engine)
 
 
-@pytest.mark.parametrize("name", ["job.json", "control.json"])
+@pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("text", ['{"job": "x', "[1]", ""])
-def test_a_file_cut_short_is_named(
-    kept: Path, spark_engine: hr.Spark, name: str, text: str
-) -> None:
+def test_a_file_cut_short_is_named(kept: Path, engine: Any, which: int, text: str) -> None:
+    other = {"spark": "control.json", "box": "box/manifest.json"}
+    name = ("job.json", other[engine.name])[which]
     path = kept / "state" / "headrace" / name
     with put_back(path):
         path.write_text(text)
-        with pytest.raises(hr.EngineError, match=rf"{name} (cannot be read|does not say).*copy"):
-            again(kept, spark_engine)
+        with pytest.raises(hr.EngineError, match=rf"{name}:? (cannot|does|it does) .*copy"):
+            again(kept, engine)
 
 
-def test_a_note_and_a_listing_cut_short_are_named(kept: Path, spark_engine: hr.Spark) -> None:
+def test_a_note_and_a_listing_cut_short_are_named(kept: Path, engine: Any) -> None:
     (note,) = (kept / "out" / "_headrace").glob("*.json")
     with put_back(note):
         note.write_text(note.read_text()[:5])
         with pytest.raises(hr.EngineError, match=r"_headrace.*cannot be read.*copy"):
-            again(kept, spark_engine)
+            again(kept, engine)
     listing = sorted((kept / "state" / "headrace" / "source-0").glob("*.json"))[0]
     with put_back(listing):
         listing.write_text("[")
         with pytest.raises(hr.EngineError, match=r"files-.*cannot be read"):
-            again(kept, spark_engine)
+            again(kept, engine)
 
 
-def test_a_checkpoint_under_a_file_is_refused(spark_engine: hr.Spark, tmp_path: Path) -> None:
+def test_a_checkpoint_under_a_file_is_refused(engine: Any, tmp_path: Path) -> None:
     put(tmp_path / "in", "a.json", 1)
     (tmp_path / "file").write_text("")
     with pytest.raises(hr.HeadraceError, match="file/state"):
-        counts(tmp_path / "in").start(on=spark_engine, checkpoint=tmp_path / "file" / "state")
+        counts(tmp_path / "in").start(on=engine, checkpoint=tmp_path / "file" / "state")
 
 
 # Who may use it
 
 
-def test_a_second_driver_is_refused(spark_engine: hr.Spark, tmp_path: Path) -> None:
+def test_a_second_driver_is_refused(engine: Any, tmp_path: Path) -> None:
     put(tmp_path / "in", "a.json", 1)
-    first = counts(tmp_path / "in").start(on=spark_engine, checkpoint=tmp_path / "state")
+    first = counts(tmp_path / "in").start(on=engine, checkpoint=tmp_path / "state")
     try:
         with pytest.raises(
             hr.EngineError, match=f"process {os.getpid()} on {socket.gethostname()}"
         ):
-            counts(tmp_path / "in").start(on=spark_engine, checkpoint=tmp_path / "state")
+            counts(tmp_path / "in").start(on=engine, checkpoint=tmp_path / "state")
     finally:
         first.stop()
-    second = counts(tmp_path / "in").start(on=spark_engine, checkpoint=tmp_path / "state")
+    second = counts(tmp_path / "in").start(on=engine, checkpoint=tmp_path / "state")
     second.stop()
 
 
@@ -271,25 +273,25 @@ def test_a_driver_whose_lease_was_taken_over_stops(tmp_path: Path) -> None:
 
 
 def test_another_redis_or_kafka_is_refused(
-    spark_engine: hr.Spark, tmp_path: Path, redis_url: str, kafka: Kafka
+    engine: Any, tmp_path: Path, redis_url: str, kafka: Kafka
 ) -> None:
     first = hr.read_redis("in", schema={"v": "bigint"}, url=redis_url)
-    job = first.start(on=spark_engine, checkpoint=tmp_path / "redis")
+    job = first.start(on=engine, checkpoint=tmp_path / "redis")
     job.stop()
     other = hr.read_redis("in", schema={"v": "bigint"}, url=f"{redis_url}/3")
     with pytest.raises(hr.PlanError, match=r"source 1 was 'Redis streams in at .* and is"):
-        other.start(on=spark_engine, checkpoint=tmp_path / "redis")
+        other.start(on=engine, checkpoint=tmp_path / "redis")
     kafka.send("clusters", [{"v": 1}])
     again = Kafka()
     again.send("clusters", [{"v": 1}])
     topic = hr.read_kafka("clusters", servers=kafka.servers, schema={"v": "bigint"})
-    topic.start(on=spark_engine, checkpoint=tmp_path / "kafka").stop()
+    topic.start(on=engine, checkpoint=tmp_path / "kafka").stop()
     moved = hr.read_kafka("clusters", servers=again.servers, schema={"v": "bigint"})
     shape = topic.node.source.identity()  # type: ignore[attr-defined]
     if shape == moved.node.source.identity():  # type: ignore[attr-defined]
         pytest.skip("this client's mock clusters all have one id")
     with pytest.raises(hr.PlanError, match="of cluster"):
-        moved.start(on=spark_engine, checkpoint=tmp_path / "kafka")
+        moved.start(on=engine, checkpoint=tmp_path / "kafka")
 
 
 def test_redis_commits_an_epoch_once_though_two_write_it(redis_url: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import headrace as hr
 from headrace import testing
-from headrace.spark import control
+from headrace.checkpoints import control
 from tests.conftest import tuples
 from tests.streams.conftest import drop
 from tests.streams.test_stream_sources import until

@@ -123,11 +123,11 @@ def as_counter(table: pa.Table) -> Counter[Any]:
     )
 
 
-def test_a_job_killed_where_it_hurts_goes_on(spark_engine: hr.Spark, tmp_path: Path) -> None:
-    """In the sink's own commit, and between that and Spark's."""
+def test_a_job_killed_where_it_hurts_goes_on(engine: Any, tmp_path: Path) -> None:
+    """In the sink's own commit, and between that and the engine's."""
     found = records(2000)
     said = {
-        "source": "folder", "where": folder_of(tmp_path, found, 6), "sink": "parquet",
+        "on": engine.name, "source": "folder", "where": folder_of(tmp_path, found, 6), "sink": "parquet",
         "to": str(tmp_path / "out"), "checkpoint": str(tmp_path / "checkpoint"),
     }  # fmt: skip
     killed = Killed(**said)
@@ -135,33 +135,49 @@ def test_a_job_killed_where_it_hurts_goes_on(spark_engine: hr.Spark, tmp_path: P
     assert not killed.run(None, crash="after the sink", after=2)
     assert killed.kills == 2
     outlet = victim.outlet(victim.pipeline(said), said)
-    assert outlet.start(on=spark_engine, checkpoint=said["checkpoint"]).wait(PATIENCE)
+    assert outlet.start(on=engine, checkpoint=said["checkpoint"]).wait(PATIENCE)
+    assert written(tmp_path / "out", "parquet") == windows(found)
+
+
+def test_a_job_on_the_box_killed_at_any_moment_goes_on(tmp_path: Path) -> None:
+    found = records(3000)
+    killed = Killed(
+        on="box", source="folder", where=folder_of(tmp_path, found, 20), sink="parquet",
+        to=str(tmp_path / "out"), checkpoint=str(tmp_path / "checkpoint"), workers=4,
+    )  # fmt: skip
+    killed_often(killed, 3, random.Random())
     assert written(tmp_path / "out", "parquet") == windows(found)
 
 
 FILES = ("parquet", "csv", "json")
 POINTS = ["before the sink", "in the sink", "after the sink", "after the batch", None, None]
+both_engines = pytest.mark.parametrize("on", ["spark", "box"])
 
 
 def killed_often(killed: Killed, times: int, rng: random.Random, **last: Any) -> None:
     points = [p for p in POINTS if p != "in the sink" or killed.said["sink"] in FILES]
+    box = killed.said["on"] == "box"
+    if box:  # where a run takes half a second
+        points.append("in the checkpoint")
+        times *= 2
     while killed.kills < times:
         point = rng.choice(points)
         if point is not None:
             # It may have less to do than that, so it must be able to end.
             if killed.run(None, crash=point, after=rng.randrange(1, 4), **last):
                 break
-        elif killed.run(rng.uniform(0.1, 4.0)):
+        elif killed.run(rng.uniform(0.05, 0.5 if box else 4.0)):
             break
     killed.run(None, **last)
 
 
 @pytest.mark.slow
+@both_engines
 @pytest.mark.parametrize("kind", FILES)
-def test_files_hold_every_result_once(tmp_path: Path, kind: str) -> None:
+def test_files_hold_every_result_once(tmp_path: Path, on: str, kind: str) -> None:
     found = records(6000, seed=2)
     killed = Killed(
-        source="folder", where=folder_of(tmp_path, found, 30), sink=kind,
+        on=on, source="folder", where=folder_of(tmp_path, found, 30), sink=kind,
         to=str(tmp_path / "out"), checkpoint=str(tmp_path / "checkpoint"), sliding=True,
     )  # fmt: skip
     killed_often(killed, 4, random.Random())
@@ -170,10 +186,11 @@ def test_files_hold_every_result_once(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.slow
-def test_pairs_of_a_join_are_written_once(tmp_path: Path) -> None:
+@both_engines
+def test_pairs_of_a_join_are_written_once(tmp_path: Path, on: str) -> None:
     found = records(3000, seed=3)
     killed = Killed(
-        source="folder", where=folder_of(tmp_path, found, 20), sink="parquet", pairs=True,
+        on=on, source="folder", where=folder_of(tmp_path, found, 20), sink="parquet", pairs=True,
         to=str(tmp_path / "out"), checkpoint=str(tmp_path / "checkpoint"),
     )  # fmt: skip
     killed_often(killed, 4, random.Random())
@@ -190,13 +207,16 @@ def test_pairs_of_a_join_are_written_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_postgres_table_holds_every_result_once(tmp_path: Path, postgres_url: str) -> None:
+@both_engines
+def test_a_postgres_table_holds_every_result_once(
+    tmp_path: Path, on: str, postgres_url: str
+) -> None:
     import psycopg
 
     found = records(4000, seed=4)
     killed = Killed(
-        source="folder", where=folder_of(tmp_path, found, 20), sink="postgres", to=postgres_url,
-        checkpoint=str(tmp_path / "checkpoint"),
+        on=on, source="folder", where=folder_of(tmp_path, found, 20), sink="postgres",
+        to=postgres_url, checkpoint=str(tmp_path / "checkpoint"),
     )  # fmt: skip
     killed_often(killed, 3, random.Random())
     with psycopg.connect(postgres_url) as link:
@@ -205,7 +225,8 @@ def test_a_postgres_table_holds_every_result_once(tmp_path: Path, postgres_url: 
 
 
 @pytest.mark.slow
-def test_redis_to_redis_every_result_once(tmp_path: Path, redis_url: str) -> None:
+@both_engines
+def test_redis_to_redis_every_result_once(tmp_path: Path, on: str, redis_url: str) -> None:
     import redis
 
     found = records(3000, seed=5)
@@ -216,7 +237,7 @@ def test_redis_to_redis_every_result_once(tmp_path: Path, redis_url: str) -> Non
         for i in range(2):  # closes the windows before it
             link.xadd(f"in-{i}", {"k": "end", "v": 0, "at": stamp(EPOCH + 10_000)})
         killed = Killed(
-            source="redis", where=redis_url, sink="redis", to=redis_url,
+            on=on, source="redis", where=redis_url, sink="redis", to=redis_url,
             checkpoint=str(tmp_path / "checkpoint"),
         )  # fmt: skip
         killed_often(killed, 3, random.Random(), trigger="available-now")
@@ -232,19 +253,22 @@ def _seconds(text: str) -> int:
 
 
 @pytest.mark.slow
-def test_kafka_to_files_once_and_to_kafka_at_least_once(tmp_path: Path, kafka: Kafka) -> None:
+@both_engines
+def test_kafka_to_files_once_and_to_kafka_at_least_once(
+    tmp_path: Path, on: str, kafka: Kafka
+) -> None:
     found = records(3000, seed=6)
     sent = [{**r, "at": stamp(r["at"])} for r in found]
     kafka.send("in", sent, partitions=4)
     kafka.send("in", [{"k": "end", "v": 0, "at": stamp(EPOCH + 10_000)}] * 4, partitions=4)
     killed = Killed(
-        source="kafka", where=kafka.servers, sink="parquet", to=str(tmp_path / "out"),
+        on=on, source="kafka", where=kafka.servers, sink="parquet", to=str(tmp_path / "out"),
         checkpoint=str(tmp_path / "checkpoint"),
     )  # fmt: skip
     killed_often(killed, 3, random.Random(), trigger="available-now")
     assert written(tmp_path / "out", "parquet") == windows(found)
     other = Killed(
-        source="kafka", where=kafka.servers, sink="kafka", to=kafka.servers,
+        on=on, source="kafka", where=kafka.servers, sink="kafka", to=kafka.servers,
         checkpoint=str(tmp_path / "other"),
     )  # fmt: skip
     killed_often(other, 3, random.Random(), trigger="available-now")
@@ -253,9 +277,10 @@ def test_kafka_to_files_once_and_to_kafka_at_least_once(tmp_path: Path, kafka: K
 
 
 @pytest.mark.slow
-def test_a_rate_and_a_socket_lose_nothing(tmp_path: Path, lines: Lines) -> None:
+@both_engines
+def test_a_rate_and_a_socket_lose_nothing(tmp_path: Path, on: str, lines: Lines) -> None:
     killed = Killed(
-        source="rate", where="", sink="parquet", to=str(tmp_path / "out"),
+        on=on, source="rate", where="", sink="parquet", to=str(tmp_path / "out"),
         checkpoint=str(tmp_path / "checkpoint"),
     )  # fmt: skip
     killed_often(killed, 2, random.Random())
@@ -266,7 +291,7 @@ def test_a_rate_and_a_socket_lose_nothing(tmp_path: Path, lines: Lines) -> None:
     said = [f"{r['k']},{r['v']},{stamp(r['at'])}" for r in found]
     lines.send(*said, f"end,0,{stamp(EPOCH + 10_000)}")
     killed = Killed(
-        source="socket", where=str(lines.port), sink="parquet", to=str(tmp_path / "lines"),
+        on=on, source="socket", where=str(lines.port), sink="parquet", to=str(tmp_path / "lines"),
         checkpoint=str(tmp_path / "lines-checkpoint"),
     )  # fmt: skip
     assert not killed.run(4.0)

@@ -60,9 +60,6 @@ def outlet(stream: hr.Stream, said: dict[str, Any]) -> Any:
 
 def crash(said: dict[str, Any]) -> None:
     """Die at a point of the third commit."""
-    from headrace.spark.job import SparkJob
-    from headrace.spark.sinks import Delivery
-
     point, seen = said.get("crash"), [0]
 
     def dying(function: Any, when: str) -> Any:
@@ -77,23 +74,40 @@ def crash(said: dict[str, Any]) -> None:
 
         return called
 
-    if point == "before the sink":
-        Delivery.take = dying(Delivery.take, "before")  # type: ignore[method-assign]
-    elif point == "after the sink":
-        Delivery.take = dying(Delivery.take, "after")  # type: ignore[method-assign]
-    elif point == "after the batch":
-        SparkJob.deliver = dying(SparkJob.deliver, "after")  # type: ignore[method-assign]
-    elif point == "in the sink":
+    if point == "in the sink":
         import headrace.io.filesink as sinks
 
         sinks.replace_file = die  # moved into place, but not yet said to count
+    elif said.get("on") == "box":
+        from headrace.box.checkpoint import Files, Keeper
+
+        if point == "before the sink":
+            Keeper.commit = dying(Keeper.commit, "before")  # type: ignore[method-assign]
+        elif point == "after the sink":
+            Keeper.commit = dying(Keeper.commit, "after")  # type: ignore[method-assign]
+        elif point == "in the checkpoint":
+            Files._save = dying(Files._save, "before")  # type: ignore[method-assign]
+        elif point == "after the batch":
+            Keeper.write = dying(Keeper.write, "after")  # type: ignore[method-assign]
+    else:
+        from headrace.spark.job import SparkJob
+        from headrace.spark.sinks import Delivery
+
+        if point == "before the sink":
+            Delivery.take = dying(Delivery.take, "before")  # type: ignore[method-assign]
+        elif point == "after the sink":
+            Delivery.take = dying(Delivery.take, "after")  # type: ignore[method-assign]
+        elif point == "after the batch":
+            SparkJob.deliver = dying(SparkJob.deliver, "after")  # type: ignore[method-assign]
 
 
 def main() -> None:
     said = json.loads(sys.argv[1])
     crash(said)
-    engine = hr.Spark(master="local[2]")
-    _ = engine.session
+    engine: Any = hr.Box(workers=said.get("workers", 2), commit_every="20ms", debug=True)
+    if said.get("on") != "box":
+        engine = hr.Spark(master="local[2]")
+        _ = engine.session
     trigger = said.get("trigger")
     job = outlet(pipeline(said), said).start(
         on=engine, checkpoint=said["checkpoint"], trigger=trigger

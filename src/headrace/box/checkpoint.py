@@ -28,7 +28,7 @@ from headrace.checkpoints.lease import Lease
 from headrace.checkpoints.numbering import inputs_first, operators_of, origin_of, sources_of
 from headrace.checkpoints.shape import known_job, refuse_more_after_the_end, source_folder
 from headrace.errors import EngineError, PlanError
-from headrace.io.files import LOCAL, replace_file, sync
+from headrace.io.files import LOCAL, load_json, replace_file, sync
 from headrace.io.offsets import OffsetSource, replayable
 from headrace.io.sink import Sink
 from headrace.jobs import Output
@@ -90,13 +90,16 @@ class Files:
 
     def load(self) -> Saved:
         """What the checkpoint has, its bundles as they are in the files."""
-        try:
-            with self.system.open_input_stream(self._manifest) as file:
-                told = json.loads(file.read())
-        except FileNotFoundError:
-            return Saved()
-        except (ValueError, OSError) as error:
-            raise self._damaged("manifest.json", error) from None
+        why = "the job cannot go on without it"
+        told: dict[str, Any] | None = load_json(self.system, self._manifest, why)
+        if told is None:
+            raise PlanError(
+                f"the checkpoint {self.folder!r} is of a job that has begun, but "
+                "'headrace/box/manifest.json' is gone from it; put it back, or give another "
+                "checkpoint to begin anew"
+            )
+        if not isinstance(told, dict) or "bundles" not in told:
+            raise self._damaged("manifest.json", "it does not say what it should")
         self.epoch, self.sizes = told["epoch"], dict(told["files"])
         files = list(self.sizes)
         self.live = {tuple(b[:5]): (files[b[5]], b[6], b[7]) for b in told["bundles"]}
@@ -135,6 +138,18 @@ class Files:
 
     # Writing
 
+    def begin(self) -> Saved:
+        """The checkpoint of a job that has done nothing yet."""
+        self.system.create_dir(self.root, recursive=True)
+        self._save({"epoch": -1, "finished": False, "sources": [], "notes": []}, "")
+        return Saved()
+
+    def _save(self, what: dict[str, Any], messages: str) -> None:
+        numbers = {name: i for i, name in enumerate(self.sizes)}
+        bundles = [[*key, numbers[f], start, n] for key, (f, start, n) in self.live.items()]
+        manifest = {**what, "files": self.sizes, "messages": messages, "bundles": bundles}
+        replace_file(self.system, self._manifest, json.dumps(manifest).encode())
+
     def write(self, snapshot: Snapshot, messages: list[Any]) -> int:
         """Write the next checkpoint; its epoch."""
         epoch = self.epoch + 1
@@ -150,15 +165,10 @@ class Files:
             sync(self.system, f"{self.root}/{said}")
         used = {file for file, _, _ in live.values()}
         sizes = {name: n for name, n in {**self.sizes, new: size}.items() if name in used}
-        numbers = {name: i for i, name in enumerate(sizes)}
-        manifest = {
-            "epoch": epoch, "finished": snapshot.finished, "sources": snapshot.sources,
-            "notes": snapshot.notes, "files": sizes, "messages": said,
-            "bundles": [[*key, numbers[f], start, n] for key, (f, start, n) in live.items()],
-        }  # fmt: skip
-        replace_file(self.system, self._manifest, json.dumps(manifest).encode())
         gone = {*self.sizes, new} - sizes.keys()
         self.epoch, self.live, self.sizes = epoch, live, sizes
+        told = {"epoch": epoch, "finished": snapshot.finished}
+        self._save({**told, "sources": snapshot.sources, "notes": snapshot.notes}, said)
         for name in (*gone, f"messages-{epoch - 1:010d}"):
             with contextlib.suppress(FileNotFoundError):
                 self.system.delete_file(f"{self.root}/{name}")
@@ -330,8 +340,7 @@ def kept_in(
         lease.take()
         if is_known != (own.load("job.json") is not None):
             raise EngineError(f"another job used {folder!r} just now; start this one again")
-        own.system.create_dir(files.root, recursive=True)
-        saved = files.load()
+        saved = files.load() if is_known else files.begin()
         if saved.finished:
             refuse_more_after_the_end(own, outputs, folder)
         keeper = Keeper(own, lease, files, saved, interval)

@@ -17,7 +17,7 @@ from headrace.box.sinks import Collected, Discarded, WrittenTo
 from headrace.checkpoints.control import checkpoint_folder
 from headrace.errors import PlanError
 from headrace.io.sink import Sink
-from headrace.jobs import Output
+from headrace.jobs import AVAILABLE_NOW, Output
 from headrace.plan.explain import LOCK
 from headrace.plan.nodes import (
     EventTime,
@@ -89,7 +89,9 @@ class Box:
     def __repr__(self) -> str:
         return f"Box(workers={self.workers})"
 
-    def _run(self, outputs: Sequence[Output], kept: Kept | None = None) -> Run:
+    def _run(
+        self, outputs: Sequence[Output], kept: Kept | None = None, only_now: bool = False
+    ) -> Run:
         return Run(
             outputs,
             workers=self.workers,
@@ -101,6 +103,7 @@ class Box:
             debug=self.debug,
             interval=self.interval,
             kept=kept,
+            only_now=only_now,
         )
 
     def _finish(self, node: Node, sink: Any, alone: bool = False) -> None:
@@ -141,19 +144,22 @@ class Box:
         self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None
     ) -> BoxJob:
         """Start a job with one or more outputs, and return at once."""
-        if trigger is not None:
-            raise PlanError("the box has no batches to trigger; leave trigger= out")
+        if trigger not in (None, AVAILABLE_NOW):
+            raise PlanError(
+                f"trigger={trigger!r}: the box has no batches; leave it out, or use "
+                f"{AVAILABLE_NOW!r} to read what there is and stop"
+            )
         for output in outputs:
             refuse_endless(output.node)
+        if (checkpoint, trigger) != (None, None) and all(output.bounded for output in outputs):
+            raise PlanError("checkpoint= and trigger= are for input that does not end")
         kept: Kept | None = None
         if checkpoint is not None:
-            if all(output.bounded for output in outputs):
-                raise PlanError("checkpoint= is for input that does not end")
             shards = 1 << (self.workers - 1).bit_length()
             folder = checkpoint_folder(checkpoint)
             kept, outputs = kept_in(folder, outputs, shards, self.interval)
         try:
-            run = self._run(outputs, kept)
+            run = self._run(outputs, kept, only_now=trigger is not None)
             run.start()
         except BaseException:
             if kept is not None:

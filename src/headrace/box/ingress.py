@@ -22,7 +22,7 @@ from headrace.box.cascade import Cascade, Vertex
 from headrace.box.clock import Clock
 from headrace.box.container import Container
 from headrace.errors import EngineError, HeadraceError, StepError
-from headrace.io.offsets import Followed, OffsetSource, Once, Reached
+from headrace.io.offsets import Followed, OffsetSource, Once, Reached, UpToDate
 from headrace.io.source import SetAside, Split, Watermark, at_most, sequences
 from headrace.kernels.chain import Chain, compile_chain
 from headrace.kernels.lateness import (
@@ -114,6 +114,8 @@ class Reader:
     """Up to where all has been taken in."""
     in_step: bool = False
     """Whether more than that has been, which only the end of the step gives a position."""
+    is_up_to_date: bool = False
+    """Whether all has come that was to be read."""
 
 
 class Ingress:
@@ -174,19 +176,26 @@ class Ingress:
         self.offsets: OffsetSource | None = None
         """The source by its positions, where there is a checkpoint."""
         self.saved: Mapping[str, Any] = {}
+        self.only_now = False
         self.punctuation = None
         if self.event is not None:
             self.punctuation = punctuation_of(self.event, self.schema, zone)
 
     # Beginning and end
 
-    def keep(self, offsets: OffsetSource, saved: Mapping[str, Any], folder: str) -> None:
-        """Read by positions, from those of a checkpoint if there are any."""
-        self.saved = saved
+    def by_positions(
+        self, offsets: OffsetSource, saved: Mapping[str, Any], folder: str | None, only_now: bool
+    ) -> None:
+        """Read by positions, from those of a checkpoint if there are any.
+
+        With ``only_now`` read no further than there is now.
+        """
+        self.saved, self.only_now = saved, only_now
         if not isinstance(offsets, Once):  # which is read as it is, and counts when it has ended
             self.bounded = False
         self.offsets = copy.copy(offsets).in_small_steps()
-        self.offsets.keep_in(folder)
+        if folder is not None:
+            self.offsets.keep_in(folder)
 
     def start(self, workers: int) -> None:
         """Find the splits and open the first epoch. The lock is held."""
@@ -230,6 +239,11 @@ class Ingress:
         return copied
 
     @property
+    def is_up_to_date(self) -> bool:
+        """Whether all has come that was to be read."""
+        return self.ended or all(r.is_up_to_date or r.done for r in self.readers)
+
+    @property
     def between_steps(self) -> bool:
         """Whether all that was taken in has a position."""
         if isinstance(self.offsets, Once):
@@ -248,7 +262,8 @@ class Ingress:
             if self.offsets is not None and not isinstance(self.offsets, Once):
                 at = self.saved.get("at") or {}
                 at = {**at, **{n: p for n, p in self.offsets.initial().items() if n not in at}}
-                return [Followed(self.offsets.only(n), n, p) for n, p in at.items()]
+                now = self.only_now
+                return [Followed(self.offsets.only(n), n, p, now) for n, p in at.items()]
             return list(self.source.splits(parallel))
         except HeadraceError:
             raise
@@ -421,7 +436,10 @@ class Ingress:
             item = None if ended else self._prepared(item)
             with self.cascade.lock:
                 begins = not reader.in_step and not ended
-                begins = begins and item is not None and not isinstance(item, Reached)
+                begins = begins and item is not None and not isinstance(item, (Reached, UpToDate))
+                if isinstance(item, UpToDate):
+                    reader.is_up_to_date = True
+                    break
                 if (begins or ended) and not enter():
                     break
                 if self._over(reader):  # read, but not yet taken in: neither counted nor processed

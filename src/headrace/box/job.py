@@ -31,6 +31,7 @@ from headrace.box.ingress import Ingress, Pace, Reader
 from headrace.box.scheduler import scheduler_of
 from headrace.box.sinks import Collected, WrittenByEpoch, sink_of
 from headrace.errors import EngineError, HeadraceError
+from headrace.io.offsets import replayable
 from headrace.jobs import Output, Progress, Shown, SourceProgress, StageProgress
 from headrace.plan.time import zone_of
 from headrace.signals import GRACE, Halt, asked_to_stop
@@ -66,6 +67,7 @@ class Run:
         flush: float = 0.05,
         interval: float = 1.0,
         kept: Kept | None = None,
+        only_now: bool = False,
     ) -> None:
         self.clock: Clock = clock or RealClock()
         self.workers, self.cores, self.memory = workers, cores, memory
@@ -106,7 +108,11 @@ class Run:
             self.most_bundles = max(16, 4 * workers)
             self.hosted = [graph.hosted.get(id(node)) for node in kept.operators]
             for ingress, offsets, saved, folder in zip(self.ingresses, *kept.sources, strict=True):
-                ingress.keep(offsets, saved, folder)
+                ingress.by_positions(offsets, saved, folder, only_now)
+        elif only_now:
+            for ingress in self.ingresses:
+                ingress.by_positions(replayable(ingress.source), {}, None, only_now)
+        self.only_now = only_now
         self.waited_for = 0
         """How many wait for the end."""
         self.ended = threading.Event()
@@ -182,6 +188,9 @@ class Run:
 
     def _accepted(self) -> None:
         with self.cascade.lock:
+            if self.only_now and all(ingress.is_up_to_date for ingress in self.ingresses):
+                self.only_now = False
+                self._stop_reading()
             self._wake()
 
     def _wake(self) -> None:
@@ -393,19 +402,22 @@ class Run:
                 self.error = Stopped("the job was stopped without draining it")
                 self._finish()
                 return
-            if self.keeper is not None:
-                self.cutting = self.ending = True
-                for ingress in self.ingresses:
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        """Read no more, and end: with a checkpoint, else by closing windows. The lock is held."""
+        try:
+            for ingress in self.ingresses:
+                if self.keeper is not None:
                     ingress.holding = True
-                self.cascade.room.notify_all()
-                self.cascade.changed.notify_all()
-                return
-            try:
-                for ingress in self.ingresses:
+                else:
                     ingress.stop()
-            except BaseException as error:
-                self.fail(error)
-            self.cascade.changed.notify_all()
+        except BaseException as error:
+            self.fail(error)
+        if self.keeper is not None:
+            self.cutting = self.ending = True
+            self.cascade.room.notify_all()
+        self.cascade.changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end, give back the threads, and raise what went wrong."""

@@ -81,7 +81,8 @@ class FileSink(Sink):
         unless this job wrote some of them."""
         system, root = filesystem(self.path)
         files = _files(system, root)
-        mine = job is not None and any(f"/part-{job[:12]}-" in path for path in files)
+        names = () if job is None else (f"/part-{job[:12]}-", f"/{COMMITS}/{job[:12]}.json")
+        mine = any(name in path for path in files for name in names)
         if self.mode == "error" and files and not mine:
             raise PlanError(
                 f"{self.path!r} already has files; write elsewhere, or pass "

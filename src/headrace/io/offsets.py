@@ -141,6 +141,8 @@ class Followed(Split):
     source: OffsetSource
     name: str
     start: Any
+    only_now: bool = False
+    """Whether to stop where it ends when reading begins."""
 
     def read(self, columns: Sequence[str]) -> Iterator[Any]:
         source, name, at = self.source, self.name, {self.name: self.start}
@@ -154,6 +156,9 @@ class Followed(Split):
                     yield from split.read(columns)
                 yield Reached(to[name])
                 at = to
+            if self.only_now:
+                yield UpToDate()
+                return
             if at == before:
                 if source.ended(at):
                     return
@@ -166,6 +171,11 @@ class Reached:
     """What a split that is followed yields: all records up to a position have come."""
 
     position: Any
+
+
+@dataclass(frozen=True)
+class UpToDate:
+    """What a split yields last that was to be read only up to where it ended."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from headrace.checkpoints.control import Control, checkpoint_folder
 from headrace.checkpoints.lease import Lease
 from headrace.errors import EngineError, PlanError
 from headrace.io.sink import Sink
-from headrace.jobs import Output
+from headrace.jobs import AVAILABLE_NOW, Output
 from headrace.plan.nodes import External
 from headrace.plan.time import zone_of
 from headrace.spark.checkpoint import known_stream
@@ -33,7 +33,6 @@ from headrace.spark.sinks import Delivery
 from headrace.spark.wire import labels_of
 from headrace.windows import duration
 
-AVAILABLE_NOW = "available-now"
 _SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
