@@ -127,7 +127,8 @@ def test_a_job_killed_where_it_hurts_goes_on(engine: Any, tmp_path: Path) -> Non
     """In the sink's own commit, and between that and the engine's."""
     found = records(2000)
     said = {
-        "on": engine.name, "source": "folder", "where": folder_of(tmp_path, found, 6), "sink": "parquet",
+        "on": engine.name, "source": "folder", "where": folder_of(tmp_path, found, 6),
+        "sink": "parquet",
         "to": str(tmp_path / "out"), "checkpoint": str(tmp_path / "checkpoint"),
     }  # fmt: skip
     killed = Killed(**said)

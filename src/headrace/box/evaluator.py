@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from headrace.box.arrival import Reader
 from headrace.box.bundle import Bundle
 from headrace.box.cascade import Vertex
 from headrace.box.container import Container
 from headrace.box.host import Outbox
-from headrace.box.ingress import Ingress, Reader
+from headrace.box.ingress import Ingress
 from headrace.operators.operator import Phases
 from headrace.windows import FOREVER
 

@@ -11,12 +11,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.box.arrival import Arrivals, Arrived, Reader
 from headrace.box.bundle import Bundle
 from headrace.box.cascade import Cascade, Vertex
 from headrace.box.clock import Clock
@@ -26,11 +26,8 @@ from headrace.io.offsets import Followed, OffsetSource, Once, Reached, UpToDate
 from headrace.io.source import SetAside, Split, Watermark, at_most, sequences
 from headrace.kernels.chain import Chain, compile_chain
 from headrace.kernels.lateness import (
-    ahead_of,
     first_late,
     is_by_source,
-    on_time,
-    punctuation_of,
     times_of,
 )
 from headrace.plan.nodes import EventTime, Narrow, Read
@@ -95,29 +92,6 @@ _SHARE = 10
 _TURNS = (1.0,) * 7 + (0.5,) + (1.0,) * 7 + (3.0,)
 
 
-@dataclass
-class Reader:
-    """One split on its way in."""
-
-    number: int
-    name: str
-    items: Iterator[Any] | None = None
-    busy: bool = False
-    done: bool = False
-    sequence: int = 0
-    newest: int = BEGINNING
-    """The latest event time seen."""
-    records: int = 0
-    pending: list[pa.RecordBatch] = field(default_factory=list)
-    waiting_since: float = 0.0
-    position: Any = None
-    """Up to where all has been taken in."""
-    in_step: bool = False
-    """Whether more than that has been, which only the end of the step gives a position."""
-    is_up_to_date: bool = False
-    """Whether all has come that was to be read."""
-
-
 class Ingress:
     """Reads a source and deposits what it reads in the containers of the current epoch.
 
@@ -177,9 +151,7 @@ class Ingress:
         """The source by its positions, where there is a checkpoint."""
         self.saved: Mapping[str, Any] = {}
         self.only_now = False
-        self.punctuation = None
-        if self.event is not None:
-            self.punctuation = punctuation_of(self.event, self.schema, zone)
+        self.arrivals = Arrivals(self.event, self.schema, zone, self.wall)
 
     # Beginning and end
 
@@ -331,7 +303,7 @@ class Ingress:
         if reader.items is None:
             reader.items = self._opened(reader)
         item = self._next(reader.items)
-        return [] if item is _END else [self._prepared(item)]
+        return [] if item is _END else [self._prepared(reader, item)]
 
     def _next(self, items: Iterator[Any]) -> Any:
         try:
@@ -341,12 +313,18 @@ class Ingress:
         except Exception as error:
             raise EngineError(f"{self.failed}: {type(error).__name__}: {error}") from error
 
-    def _prepared(self, item: Any) -> Any:
-        """A bundle as the steps before ``event_time`` leave it, or what else a split says."""
+    def _prepared(self, reader: Reader, item: Any) -> Any:
+        """Records as the steps before ``event_time`` leave them, or what else a split says."""
         if not isinstance(item, pa.RecordBatch):
             return item
         batch = normal_batch(item, self.wanted)
-        return list(self.chain.bundles(batch)) if self.chain.runs else [batch]
+        batches = list(self.chain.bundles(batch)) if self.chain.runs else [batch]
+        if self.event is not None:
+            with self.cascade.lock:
+                self._alive(reader)
+                known = self.frontier.splits.get(reader.name, BEGINNING)
+                reader.floor = max(reader.floor, known)
+        return [self.arrivals.take(reader, batch) for batch in batches if batch.num_rows]
 
     def accept(self, reader: Reader, items: list[Any]) -> None:
         """What ``read_some`` read. The lock is held."""
@@ -433,7 +411,7 @@ class Ingress:
                 break
             item = self._next(items)
             ended = item is _END
-            item = None if ended else self._prepared(item)
+            item = None if ended else self._prepared(reader, item)
             with self.cascade.lock:
                 begins = not reader.in_step and not ended
                 begins = begins and item is not None and not isinstance(item, (Reached, UpToDate))
@@ -465,14 +443,14 @@ class Ingress:
     def _over(self, reader: Reader) -> bool:
         return self.stopping or self.ended or (self.holding and not reader.in_step)
 
-    def _gather(self, reader: Reader, batches: list[pa.RecordBatch]) -> None:
+    def _gather(self, reader: Reader, arrived: list[Arrived]) -> None:
         now = self.clock.now()
         if not reader.pending:
             reader.waiting_since = now
-        reader.pending.extend(batches)
+        reader.pending.extend(arrived)
         self._alive(reader)
         # What is large enough goes on at once; only small batches wait to be put together.
-        rows = sum(b.num_rows for b in reader.pending)
+        rows = sum(each.records for each in reader.pending)
         if rows >= min(LEAST, self.pace.rows()) or now - reader.waiting_since >= self.flush:
             self._release(reader)
 
@@ -540,67 +518,45 @@ class Ingress:
 
     # Records in, epochs cut
 
-    def _take(self, reader: Reader, batches: list[pa.RecordBatch]) -> None:
-        if not batches:
-            return
+    def _take(self, reader: Reader, arrived: list[Arrived]) -> None:
+        """Deposit records, and go by the watermarks they bring."""
         rows = self.pace.rows()
+        waiting: list[pa.RecordBatch] = []
+        reached: int | None = None
+        for each in arrived:
+            self.records += each.records
+            reader.records += each.records
+            if each.ahead is not None:
+                self._keep_ahead(each.ahead)
+            for late in each.late:
+                self._keep_late(late)
+            for batch, watermark in each.parts:
+                waiting.append(batch)
+                reached = reached if watermark is None else watermark
+                if watermark is not None and self.arrivals.punctuation is not None:
+                    self._deposit(reader, waiting, rows)
+                    waiting = []
+                    self.frontier.reached(reader.name, watermark)
+                    self._advance(said=True)
+        self._deposit(reader, waiting, rows)
+        if reached is not None and self.arrivals.punctuation is None:
+            self.frontier.reached(reader.name, reached)
+            self._advance()
+
+    def _deposit(self, reader: Reader, batches: list[pa.RecordBatch], rows: int) -> None:
+        """Records as bundles of the current epoch, of about the same size."""
+        batches = [batch for batch in batches if batch.num_rows]
         if len(batches) > 1 and min(b.num_rows for b in batches) < min(LEAST, rows):
             batches = [pa.concat_batches(batches)]
         for batch in batches:
-            if not batch.num_rows:
-                continue
-            self.records += batch.num_rows
-            reader.records += batch.num_rows
-            horizon = self.wall()
-            if self.event is not None:
-                batch, aside = ahead_of(self.event, batch, horizon)
-                if aside is not None:
-                    self._keep_ahead(aside)
-            if self.punctuation is None:
-                self._pieces(reader, batch, rows)
-                self._seen(reader, batch)
-            else:
-                start = 0
-                assert self.event is not None
-                furthest = FOREVER
-                if self.event.ahead is not None:
-                    furthest = int(horizon * 1e6) + self.event.ahead
-                for row, announced in self.punctuation(batch):
-                    if announced > furthest:
-                        continue
-                    self._pieces(reader, batch.slice(start, row + 1 - start), rows)
-                    start = row + 1
-                    self.frontier.reached(reader.name, announced)
-                    self._advance(said=True)
-                self._pieces(reader, batch.slice(start), rows)
-
-    def _pieces(self, reader: Reader, batch: pa.RecordBatch, rows: int) -> None:
-        """A batch as bundles of the current epoch."""
-        if self.event is not None:
-            batch = self._on_time(reader, batch)
-        for start in range(0, batch.num_rows, rows):
-            piece = batch.slice(start, rows)
-            order = (reader.number, reader.sequence)
-            reader.sequence += 1
-            self.since_cut += piece.num_rows
-            for container in self.containers[: len(self.outputs)]:
-                self.cascade.deposit(container, Bundle(piece, order, self.epoch))
-
-    def _seen(self, reader: Reader, batch: pa.RecordBatch) -> None:
-        if self.event is None or self.event.delay is None or not batch.num_rows:
-            return
-        reader.newest = max(reader.newest, int(times_of(self.event, batch).max()))
-        self.frontier.reached(reader.name, reader.newest - self.event.delay)
-        self._advance()
-
-    def _on_time(self, reader: Reader, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The records at or above their split's watermark; those below go to the late side."""
-        assert self.event is not None
-        floor = self.frontier.splits.get(reader.name, BEGINNING)
-        batch, late = on_time(self.event, batch, floor, reader.newest)
-        if late is not None:
-            self._keep_late(late)
-        return batch
+            size = -(-batch.num_rows // -(-batch.num_rows // rows))
+            for start in range(0, batch.num_rows, size):
+                piece = batch.slice(start, size)
+                order = (reader.number, reader.sequence)
+                reader.sequence += 1
+                self.since_cut += piece.num_rows
+                for container in self.containers[: len(self.outputs)]:
+                    self.cascade.deposit(container, Bundle(piece, order, self.epoch))
 
     def _keep_ahead(self, aside: pa.RecordBatch) -> None:
         assert self.event is not None

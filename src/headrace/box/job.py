@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.box.arrival import Reader
 from headrace.box.checkpoint import Keeper, Kept, Snapshot
 from headrace.box.clock import Clock, RealClock
 from headrace.box.container import Container
@@ -27,7 +28,7 @@ from headrace.box.evaluator import (
 )
 from headrace.box.graph import Graph
 from headrace.box.host import Hosted
-from headrace.box.ingress import Ingress, Pace, Reader
+from headrace.box.ingress import Ingress, Pace
 from headrace.box.scheduler import scheduler_of
 from headrace.box.sinks import Collected, WrittenByEpoch, sink_of
 from headrace.errors import EngineError, HeadraceError

@@ -1,0 +1,104 @@
+"""Records as they arrive from a split: which are on time, and which watermark they bring.
+
+It is done by whoever reads the split, without the lock of the cascade, for it takes as long as it
+takes to look at every record's time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.kernels.lateness import ahead_of, on_time, punctuation_of, times_of
+from headrace.plan.nodes import EventTime
+from headrace.windows import BEGINNING, FOREVER
+
+
+@dataclass(slots=True)
+class Arrived:
+    """Some records of a split in order, as far as they are on time."""
+
+    records: int
+    parts: list[tuple[pa.RecordBatch, int | None]] = field(default_factory=list)
+    """Records, and the watermark that the split has reached with them, if they say one."""
+    late: list[pa.RecordBatch] = field(default_factory=list)
+    ahead: pa.RecordBatch | None = None
+    """Those whose time cannot be right."""
+
+
+@dataclass
+class Reader:
+    """One split on its way in."""
+
+    number: int
+    name: str
+    items: Iterator[Any] | None = None
+    busy: bool = False
+    done: bool = False
+    sequence: int = 0
+    floor: int = BEGINNING
+    """Below this a record is late."""
+    newest: int = BEGINNING
+    """The latest event time seen."""
+    records: int = 0
+    pending: list[Arrived] = field(default_factory=list)
+    waiting_since: float = 0.0
+    position: Any = None
+    """Up to where all has been taken in."""
+    in_step: bool = False
+    """Whether more than that has been, which only the end of the step gives a position."""
+    is_up_to_date: bool = False
+    """Whether all has come that was to be read."""
+
+
+class Arrivals:
+    """Tells records that are on time from those that are not, by their split's own watermark."""
+
+    def __init__(
+        self, event: EventTime | None, schema: pa.Schema, zone: str, wall: Callable[[], float]
+    ) -> None:
+        self.event, self.wall = event, wall
+        self.punctuation = None if event is None else punctuation_of(event, schema, zone)
+
+    def take(self, reader: Reader, batch: pa.RecordBatch) -> Arrived:
+        """Look at the times of a batch."""
+        arrived = Arrived(batch.num_rows)
+        event = self.event
+        if event is None:
+            arrived.parts.append((batch, None))
+            return arrived
+        now = self.wall()
+        batch, arrived.ahead = ahead_of(event, batch, now)
+        if not batch.num_rows:
+            return arrived
+        if self.punctuation is not None:
+            furthest = FOREVER if event.ahead is None else int(now * 1e6) + event.ahead
+            start = 0
+            for row, announced in self.punctuation(batch):
+                if announced > furthest:
+                    continue
+                part = self.on_time(reader, batch.slice(start, row + 1 - start), arrived)
+                arrived.parts.append((part, announced))
+                reader.floor = max(reader.floor, announced)
+                start = row + 1
+            arrived.parts.append((self.on_time(reader, batch.slice(start), arrived), None))
+            return arrived
+        part = self.on_time(reader, batch, arrived)
+        if event.delay is None:
+            arrived.parts.append((part, None))
+            return arrived
+        reader.newest = max(reader.newest, int(times_of(event, batch).max()))
+        reader.floor = max(reader.floor, reader.newest - event.delay)
+        arrived.parts.append((part, reader.newest - event.delay))
+        return arrived
+
+    def on_time(self, reader: Reader, batch: pa.RecordBatch, arrived: Arrived) -> pa.RecordBatch:
+        """The records at or above their split's watermark; those below are late."""
+        assert self.event is not None
+        batch, late = on_time(self.event, batch, reader.floor, reader.newest)
+        if late is not None:
+            arrived.late.append(late)
+        return batch
