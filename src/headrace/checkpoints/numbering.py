@@ -68,6 +68,34 @@ def operators_of(ends: Sequence[Node]) -> list[Node]:
     return [node for node in inputs_first(ends) if keeps_state(node)]
 
 
+def feeders_of(node: Node, ends: Sequence[Node]) -> list[set[str]]:
+    """For each input of a step, the sources (``s0``) and steps with state (``o1``) that feed it."""
+    names = {id(n): f"s{i}" for i, n in enumerate(sources_of(ends))}
+    names |= {id(n): f"o{i}" for i, n in enumerate(operators_of(ends))}
+
+    def feeding(each: Node) -> set[str]:
+        if id(each) in names:
+            return {names[id(each)]}
+        return set().union(*(feeding(i) for i in each.inputs))
+
+    return [feeding(each) for each in node.inputs]
+
+
+def levels_of(ends: Sequence[Node]) -> list[int]:
+    """How many steps with state each of them is away from the sources, itself counted."""
+    operators = operators_of(ends)
+    mine = {id(node) for node in operators}
+    known: dict[int, int] = {}
+
+    def level(node: Node) -> int:
+        if id(node) not in known:
+            below = max((level(each) for each in node.inputs), default=0)
+            known[id(node)] = below + (id(node) in mine)
+        return known[id(node)]
+
+    return [level(node) for node in operators]
+
+
 def origin_of(node: Beginning) -> Read | External:
     """What is read, below the steps up to event time."""
     step: Node = node

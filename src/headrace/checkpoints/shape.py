@@ -7,6 +7,7 @@ may change.
 
 from __future__ import annotations
 
+import base64
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,14 +16,20 @@ import pyarrow as pa
 
 from headrace.cache import could_be_anothers
 from headrace.checkpoints.control import Control
-from headrace.checkpoints.numbering import operators_of, origin_of, sources_of
+from headrace.checkpoints.numbering import (
+    feeders_of,
+    levels_of,
+    operators_of,
+    origin_of,
+    sources_of,
+)
 from headrace.errors import PlanError
 from headrace.io.files import LOCAL
 from headrace.io.offsets import OffsetSource, replayable
 from headrace.io.sink import Sink
 from headrace.jobs import Output
 from headrace.operators import is_operator, operator_of
-from headrace.operators.operator import Description, Input
+from headrace.operators.operator import Description, Input, Kind, Operator
 from headrace.plan.nodes import EventTime, Node, Read
 from headrace.types import type_name
 
@@ -39,7 +46,7 @@ def known_job(
     if saved is None:
         name = uuid.uuid4().hex
         job = {"format": FORMAT, "engine": engine, "job": name, "shards": shards, "shape": shape}
-        return job, False
+        return {**job, "operators": operators_in(outputs)}, False
     if own.system is LOCAL and could_be_anothers(own.root):
         raise PlanError(
             f"the checkpoint {folder!r} belongs to another user, or anyone may write to it, and "
@@ -111,6 +118,33 @@ def shape_of(outputs: Sequence[Output]) -> dict[str, list[str]]:
     }
 
 
+def operators_in(outputs: Sequence[Output]) -> list[dict[str, Any]]:
+    """What must be known of the steps with state to look at them, and to move them."""
+    ends = [output.node for output in outputs]
+    found = []
+    for node, level in zip(operators_of(ends), levels_of(ends), strict=True):
+        kinds = _compiled(node).kinds() if is_operator(node) else {}
+        found.append(
+            {
+                "name": f"{node.name} {node.detail}",
+                "level": level,
+                "feeders": [sorted(names) for names in feeders_of(node, ends)],
+                "kinds": {str(number): _kind(kind) for number, kind in kinds.items()},
+            }
+        )
+    return found
+
+
+def _kind(kind: Kind) -> dict[str, Any]:
+    window = kind.slices
+    return {
+        "name": kind.name,
+        "schema": base64.b64encode(kind.schema.serialize()).decode(),
+        "keys": None if kind.keys is None else list(kind.keys),
+        "slices": None if window is None else [window.size, window.every, window.offset],
+    }
+
+
 def _source_shape(node: Node, offsets: OffsetSource | None) -> str:
     kind = "a Spark DataFrame" if offsets is None else offsets.identity()
     return f"{kind}, event time {node.column}" if isinstance(node, EventTime) else kind
@@ -119,7 +153,11 @@ def _source_shape(node: Node, offsets: OffsetSource | None) -> str:
 def _described(node: Node) -> Description:
     if not is_operator(node):
         return Description(f"{node.name} {node.detail}", 0)
-    return operator_of(node, [Input((), i.schema) for i in node.inputs], "UTC").describe()
+    return _compiled(node).describe()
+
+
+def _compiled(node: Node) -> Operator:
+    return operator_of(node, [Input((), i.schema) for i in node.inputs], "UTC")
 
 
 def _step_shape(step: Description) -> str:

@@ -154,6 +154,12 @@ _LEAST_SLICE = 10_000
 """Microseconds: shorter slices of time would cost more than the records in them."""
 
 
+def span_of(node: JoinWithin) -> Window:
+    """The slices of time by which records wait for a partner."""
+    width = max(node.before + node.after + 1, _LEAST_SLICE)
+    return Window(width, width)
+
+
 class TemporalJoin:
     """The records of one shard of keys that may still find a partner (StreamBox §5.3).
 
@@ -166,7 +172,7 @@ class TemporalJoin:
         self.clocks = (node.left_clock, node.right_clock)
         sides = ((node.left, node.left_on), (node.right, node.right_on))
         self.sides = tuple(Side.of(s.schema, keys) for s, keys in sides)
-        self.span = Window(width := max(node.before + node.after + 1, _LEAST_SLICE), width)
+        self.span = span_of(node)
         self.buckets: tuple[dict[int, Bucket], dict[int, Bucket]] = ({}, {})
         # How far a partner's time may be before and after a record's own, by the record's side.
         self.reach = ((node.before, node.after), (node.after, node.before))

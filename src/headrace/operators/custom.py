@@ -12,7 +12,16 @@ import pyarrow as pa
 from headrace.errors import HeadraceError, StepError
 from headrace.kernels.aggregate import by_shard
 from headrace.kernels.chain import as_bundle, compile_chain
-from headrace.operators.operator import Hosting, Input, Operator, Part, PassedOn, Result, State
+from headrace.operators.operator import (
+    Hosting,
+    Input,
+    Kind,
+    Operator,
+    Part,
+    PassedOn,
+    Result,
+    State,
+)
 from headrace.operators.stores import Note, Order, Store
 from headrace.plan.fingerprint import fingerprint
 from headrace.plan.nodes import Custom
@@ -148,6 +157,9 @@ class CustomOperator(Operator):
 
     def advances(self, before: int, now: int) -> bool:
         return True
+
+    def kinds(self) -> dict[int, Kind]:
+        return {0: Kind("tables of its own", _STORED, None)}
 
     def describe(self) -> Any:
         made = type(self.make())

@@ -8,11 +8,12 @@ from typing import ClassVar
 import pyarrow as pa
 
 from headrace.kernels.chain import compile_chain
-from headrace.kernels.join import Bucket, TemporalJoin
+from headrace.kernels.join import Bucket, TemporalJoin, span_of
 from headrace.kernels.window import event_times
 from headrace.operators.operator import (
     Hosting,
     Input,
+    Kind,
     Operator,
     Part,
     PassedOn,
@@ -48,6 +49,11 @@ class NearInTime(Operator):
 
     def state(self, store: Store, note: Note) -> NearState:
         return NearState(self, store, note)
+
+    def kinds(self) -> dict[int, Kind]:
+        span = span_of(self.node)
+        sides = zip(("left", "right"), self.chains, self.keys, strict=True)
+        return {i: Kind(f"{n} side", c.schema, k, span) for i, (n, c, k) in enumerate(sides)}
 
     def advances(self, before: int, now: int) -> bool:
         return True

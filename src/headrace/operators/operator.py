@@ -23,7 +23,7 @@ from headrace.kernels.chain import Chain
 from headrace.kernels.join import sharded
 from headrace.operators.stores import Note, Order, Store
 from headrace.plan.nodes import Narrow
-from headrace.windows import FOREVER
+from headrace.windows import FOREVER, Window
 
 if TYPE_CHECKING:
     from headrace.operators.shards import Shards
@@ -111,6 +111,18 @@ class Description:
 
 
 @dataclass(frozen=True)
+class Kind:
+    """One kind of bundles that a state keeps."""
+
+    name: str
+    schema: pa.Schema
+    keys: tuple[str, ...] | None
+    """The columns whose values say the shard; None if it cannot be told from them."""
+    slices: Window | None = None
+    """What a slice of time is, where there are several."""
+
+
+@dataclass(frozen=True)
 class Input:
     """One input of an operator: the narrow steps before it, and the columns they begin with."""
 
@@ -173,6 +185,10 @@ class Operator:
     ) -> Phases:
         """The work of a watermark on all shards of one process, as parallel tasks."""
         return advance_shards(shards, lane, watermark, emit)
+
+    def kinds(self) -> dict[int, Kind]:
+        """The bundles that a state keeps, by their kind."""
+        return {}
 
     def describe(self) -> Description:
         """What a checkpoint depends on."""

@@ -16,6 +16,7 @@ from headrace.operators.operator import (
     Description,
     Hosting,
     Input,
+    Kind,
     Operator,
     Part,
     PassedOn,
@@ -65,6 +66,10 @@ class SessionWindows(Operator):
 
     def advances(self, before: int, now: int) -> bool:
         return True
+
+    def kinds(self) -> dict[int, Kind]:
+        keys = tuple(self.spans.names[: len(self.node.keys)])
+        return {0: Kind("open sessions", self.spans, keys)}
 
     def describe(self) -> Description:
         return describe_group(self)

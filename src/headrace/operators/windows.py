@@ -43,6 +43,7 @@ from headrace.operators.operator import (
     Description,
     Hosting,
     Input,
+    Kind,
     Operator,
     Part,
     Phases,
@@ -131,6 +132,15 @@ class Windows(Operator):
     def finished(self, pane: int, results: pa.RecordBatch) -> pa.RecordBatch:
         """Results of the window that ends with a pane."""
         return ending_with(results, len(self.node.keys), pane, self.window, self.node.schema)
+
+    def kinds(self) -> dict[int, Kind]:
+        count = len(self.node.keys)
+        keys = tuple(self.kept_schema.names[:count])
+        kinds = {0: Kind("panes", self.kept_schema, keys, self.window)}
+        if self.by_pane is not None:
+            schema = self.by_pane.partial_schema
+            kinds[1] = Kind("panes of few records", schema, tuple(schema.names[:count]))
+        return kinds
 
     def describe(self) -> Description:
         return describe_group(self)

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
-from headrace.checkpoints.numbering import inputs_first, keeps_state
+from headrace.checkpoints.numbering import feeders_of, inputs_first, keeps_state, levels_of
 from headrace.errors import PlanError
 from headrace.io.offsets import OffsetSource, replayable
 from headrace.jobs import Output
@@ -291,29 +291,15 @@ class _Building:
         return found
 
     def _levels(self) -> None:
-        by_level: dict[int, int] = {}
-
-        def level_of(node: Node) -> int:
-            if id(node) not in by_level:
-                below = max((level_of(i) for i in node.inputs), default=0)
-                by_level[id(node)] = below + (1 if id(node) in self.operators else 0)
-            return by_level[id(node)]
-
-        for operator in self.graph.operators:
-            operator.level = level_of(operator.node)
-            operator.feeders = [self._feeders(side) for side in operator.node.inputs]
+        ends = [output.node for output in self.graph.outputs]
+        for operator, level in zip(self.graph.operators, levels_of(ends), strict=True):
+            operator.level = level
+            operator.feeders = feeders_of(operator.node, ends)
             for source in self.graph.sources:
                 source.watermarks_for.append(operator.number)
             for name in set().union(*operator.feeders):
                 if name[0] == "o":
                     self.graph.operators[int(name[1:])].watermarks_for.append(operator.number)
-
-    def _feeders(self, node: Node) -> set[str]:
-        if id(node) in self.operators:
-            return {f"o{self.operators[id(node)].number}"}
-        if isinstance(node, (EventTime, Read, External)) and id(node) in self.sources:
-            return {f"s{self.sources[id(node)].number}"}
-        return set().union(*(self._feeders(i) for i in node.inputs))
 
 
 def _through(node: Narrow, branches: list[Branch]) -> Branch:
