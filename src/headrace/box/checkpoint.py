@@ -27,6 +27,7 @@ from headrace.checkpoints.control import Control
 from headrace.checkpoints.lease import Lease
 from headrace.checkpoints.numbering import inputs_first, operators_of, origin_of, sources_of
 from headrace.checkpoints.shape import known_job, refuse_more_after_the_end, source_folder
+from headrace.checkpoints.state import JobState, copy_folder
 from headrace.errors import EngineError, PlanError
 from headrace.io.files import LOCAL, load_json, replace_file, sync
 from headrace.io.offsets import OffsetSource, replayable
@@ -35,6 +36,7 @@ from headrace.jobs import Output
 from headrace.operators import is_operator
 from headrace.operators.stores import Name, Note, TrackedStore, pack
 from headrace.plan.nodes import External, Node
+from headrace.windows import BEGINNING
 
 Key = tuple[int, int, int, int, int]
 """A bundle: operator, shard, kind, slice, number."""
@@ -54,6 +56,8 @@ class Saved:
     """Of each operator, by shard."""
     bundles: dict[tuple[int, int], dict[Name, pa.Buffer]] = field(default_factory=dict)
     """Of each operator and shard."""
+    promised: list[int] = field(default_factory=list)
+    """The watermark that each operator has passed on."""
     messages: list[Any] = field(default_factory=list)
     """What each output's writer said of the last epoch, which may not have been committed."""
 
@@ -64,7 +68,8 @@ class Snapshot:
 
     sources: list[dict[str, Any]]
     notes: list[list[Note]] = field(default_factory=list)
-    changes: dict[Key, pa.RecordBatch | None] = field(default_factory=dict)
+    changes: dict[Key, pa.RecordBatch | pa.Buffer | None] = field(default_factory=dict)
+    promised: list[int] = field(default_factory=list)
     writers: list[Any] = field(default_factory=list)
     """Of the outputs, with what they wrote since the last; None if nothing."""
     finished: bool = False
@@ -104,6 +109,7 @@ class Files:
         files = list(self.sizes)
         self.live = {tuple(b[:5]): (files[b[5]], b[6], b[7]) for b in told["bundles"]}
         saved = Saved(self.epoch, told["finished"], told["sources"], told["notes"])
+        saved.promised = told["promised"]
         data = {name: self._data(name) for name in files}
         for (operator, shard, *name), (file, start, length) in self.live.items():
             bundle = data[file].slice(start, length)
@@ -141,7 +147,8 @@ class Files:
     def begin(self) -> Saved:
         """The checkpoint of a job that has done nothing yet."""
         self.system.create_dir(self.root, recursive=True)
-        self._save({"epoch": -1, "finished": False, "sources": [], "notes": []}, "")
+        nothing = {"epoch": -1, "finished": False, "sources": [], "notes": [], "promised": []}
+        self._save(nothing, "")
         return Saved()
 
     def _save(self, what: dict[str, Any], messages: str) -> None:
@@ -167,7 +174,7 @@ class Files:
         sizes = {name: n for name, n in {**self.sizes, new: size}.items() if name in used}
         gone = {*self.sizes, new} - sizes.keys()
         self.epoch, self.live, self.sizes = epoch, live, sizes
-        told = {"epoch": epoch, "finished": snapshot.finished}
+        told = {"epoch": epoch, "finished": snapshot.finished, "promised": snapshot.promised}
         self._save({**told, "sources": snapshot.sources, "notes": snapshot.notes}, said)
         for name in (*gone, f"messages-{epoch - 1:010d}"):
             with contextlib.suppress(FileNotFoundError):
@@ -179,12 +186,12 @@ class Files:
     ) -> int:
         """Write what is new, and what is left of files that are not worth keeping."""
         puts = [(key, batch) for key, batch in snapshot.changes.items() if batch is not None]
-        moved = list(self._moved(live, sum(batch.nbytes for _, batch in puts)))
+        moved = list(self._moved(live, sum(_size(batch) for _, batch in puts)))
         if not puts and not moved:
             return 0
         at = 0
         with self.system.open_output_stream(f"{self.root}/{new}") as out:
-            for key, data in [*((k, pack(b)) for k, b in puts), *moved]:
+            for key, data in [*((k, _packed(b)) for k, b in puts), *moved]:
                 out.write(data)
                 live[key] = (new, at, data.size)
                 padding = -data.size % _ALIGNED
@@ -211,6 +218,14 @@ class Files:
         for key, (file, start, length) in list(live.items()):
             if file in data:
                 yield key, data[file].slice(start, length)
+
+
+def _packed(bundle: pa.RecordBatch | pa.Buffer) -> pa.Buffer:
+    return bundle if isinstance(bundle, pa.Buffer) else pack(bundle)
+
+
+def _size(bundle: pa.RecordBatch | pa.Buffer) -> int:
+    return int(bundle.size if isinstance(bundle, pa.Buffer) else bundle.nbytes)
 
 
 class Keeper:
@@ -394,3 +409,52 @@ def _by_epoch(
         sink.resume(saved.epoch - 1)
     by_epoch = WrittenByEpoch(sink, output.node.schema, name)
     return by_epoch, Output(output.node, output.to, sink=(by_epoch, True))
+
+
+# State that moves
+
+
+def read_state(folder: str, job: dict[str, Any]) -> JobState:
+    """The state of a job that does not run, from its checkpoint. The lease is held."""
+    own = Control(f"{folder}/headrace")
+    saved, shards = Files(own).load(), int(job["shards"])
+    count = len(job["operators"])
+    notes = [[*known, *({} for _ in range(shards - len(known)))] for known in saved.notes]
+    sequences = [max(source["sequence"].values(), default=0) for source in saved.sources]
+    return JobState(
+        job,
+        saved.epoch,
+        saved.finished,
+        saved.sources,
+        [source_folder(own, number) for number in range(len(saved.sources))],
+        notes or [[{} for _ in range(shards)] for _ in range(count)],
+        [[saved.bundles.get((n, s), {}) for s in range(shards)] for n in range(count)],
+        saved.promised or [BEGINNING] * count,
+        max(sequences, default=0),
+        saved.messages,
+    )
+
+
+def write_state(folder: str, state: JobState) -> None:
+    """Make a checkpoint with which a job on the box goes on. A kill leaves one that is refused."""
+    own = Control(f"{folder}/headrace")
+    own.make()
+    for number, source in enumerate(state.folders):
+        copy_folder(source, source_folder(own, number))
+    files = Files(own)
+    files.begin()
+    files.epoch = state.epoch - 1
+    sources = [
+        {
+            "at": source["at"], "frontier": source["frontier"], "ended": source["ended"],
+            "sequence": dict.fromkeys(source["at"], state.turn + 1),
+        }
+        for source in state.sources
+    ]  # fmt: skip
+    snapshot = Snapshot(sources, state.notes, promised=state.promised, finished=state.finished)
+    for number, shards in enumerate(state.bundles):
+        for shard, bundles in enumerate(shards):
+            for name, data in bundles.items():
+                snapshot.changes[(number, shard, *name)] = data
+    files.write(snapshot, state.messages)
+    own.save("job.json", {**state.job, "engine": "box", "base": 0})

@@ -84,6 +84,11 @@ class Hosted:
     def nbytes(self) -> int:
         return self.shards.nbytes
 
+    def promised(self) -> int:
+        """What those downstream have been promised."""
+        reached = min(self.shards.watermarks)
+        return min(state.promised(reached) for state in self.shards.states)
+
     def process(self, bundle: Bundle, out: Outbox) -> None:
         chain = self.operator.chains[out.lane]
         for i, batch in enumerate(chain.bundles(selected(bundle.batch, chain))):

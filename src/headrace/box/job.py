@@ -362,6 +362,7 @@ class Run:
             stores: Any = [] if hosted is None else hosted.shards.stores
             notes = [] if hosted is None else hosted.shards.notes
             snapshot.notes.append(json.loads(json.dumps(notes)))
+            snapshot.promised.append(BEGINNING if hosted is None else hosted.promised())
             for shard, store in enumerate(stores):
                 for name, batch in store.changes().items():
                     snapshot.changes[(number, shard, *name)] = batch
