@@ -1,0 +1,1 @@
+"""What a checkpoint holds, the same on every engine."""
