@@ -77,7 +77,9 @@ def crash(said: dict[str, Any]) -> None:
 
         return called
 
-    if point == "before the sink":
+    if point == "before delivery":
+        SparkJob._announce = dying(SparkJob._announce, "before")  # type: ignore[method-assign]
+    elif point == "before the sink":
         Delivery.take = dying(Delivery.take, "before")  # type: ignore[method-assign]
     elif point == "after the sink":
         Delivery.take = dying(Delivery.take, "after")  # type: ignore[method-assign]

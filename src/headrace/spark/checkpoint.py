@@ -29,6 +29,7 @@ from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Description, Input
 from headrace.spark.control import Control
 from headrace.spark.graph import Graph, OperatorFlow, SourceFlow
+from headrace.spark.initial import FOLDER as INITIAL
 from headrace.types import type_name
 
 FORMAT = 3
@@ -43,6 +44,11 @@ def known_job(own: Control, graph: Graph, folder: str, session: Any) -> dict[str
         system, root = filesystem(folder)
         if system.get_file_info(f"{root}/offsets").type.name == "Directory":
             raise PlanError(f"{folder!r} is the checkpoint of another program; give another folder")
+        if own.system.get_file_info(f"{own.root}/{INITIAL}").type.name == "Directory":
+            raise PlanError(
+                f"state was being moved to {folder!r}, and not all of it has come; remove the "
+                "folder, and move it again"
+            )
         shards = max(1, int(session.sparkContext.defaultParallelism))
         return {"format": FORMAT, "job": uuid.uuid4().hex, "shards": shards, "shape": shape}
     if own.system is LOCAL and could_be_anothers(own.root):
