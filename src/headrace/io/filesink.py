@@ -78,10 +78,13 @@ class FileSink(Sink):
 
     def ready(self, job: str | None = None) -> None:
         """Told before a run, by its name if it commits by epoch: refuse a folder that has files,
-        unless this job wrote some of them."""
+        unless this job wrote some of them, or says there how far it is."""
         system, root = filesystem(self.path)
         files = _files(system, root)
-        mine = job is not None and any(f"/part-{job[:12]}-" in path for path in files)
+        mine = job is not None and any(
+            f"/part-{job[:12]}-" in path or path.endswith(f"/{COMMITS}/{job[:12]}.json")
+            for path in files
+        )
         if self.mode == "error" and files and not mine:
             raise PlanError(
                 f"{self.path!r} already has files; write elsewhere, or pass "
