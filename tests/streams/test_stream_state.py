@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -113,30 +114,33 @@ def test_a_join_of_two_sources_and_what_follows_it_goes_on(
     assert written(tmp_path / "out", "parquet") == as_counter(bounded)
 
 
-def killed_and_moved(engine: hr.Spark, tmp_path: Path, point: str, after: int) -> SparkState:
-    """Kill a job at a point of its batch, move its state, and let it go on."""
-    found = records(2000, seed=4)
-    for i in range(6):
-        put(tmp_path / "in", f"{i}.csv", found[i * 350 : (i + 1) * 350])
+def killed(tmp_path: Path, found: list[dict[str, Any]], files: int = 6) -> Killed:
+    """A job to kill, from a folder of files to one of results."""
+    size = -(-len(found) // files)
+    for i in range(files):
+        put(tmp_path / "in", f"{i:02d}.csv", found[i * size : (i + 1) * size])
     drop(tmp_path / "in", "_DONE", "")
-    said = {
-        "source": "folder", "where": str(tmp_path / "in"), "sink": "parquet",
-        "to": str(tmp_path / "out"), "checkpoint": str(tmp_path / "old"),
-    }  # fmt: skip
-    assert not Killed(**said).run(None, crash=point, after=after)
-    state = moved(engine, tmp_path / "old", tmp_path / "new")
-    finish(victim.outlet(victim.pipeline(said), said), engine, tmp_path / "new")
-    assert written(tmp_path / "out", "parquet") == windows(found)
-    return state
+    return Killed(
+        source="folder", where=str(tmp_path / "in"), sink="parquet", to=str(tmp_path / "out"),
+        checkpoint=str(tmp_path / "0"),
+    )  # fmt: skip
+
+
+def outlet_of(job: Killed) -> Any:
+    return victim.outlet(victim.pipeline(job.said), job.said)
 
 
 def test_a_batch_that_was_killed_before_any_output_had_it_is_read_again(
     spark_engine: hr.Spark, tmp_path: Path
 ) -> None:
     """Spark has the state after it, and that does not count."""
-    state = killed_and_moved(spark_engine, tmp_path, "before delivery", 3)
-    assert (tmp_path / "old" / "offsets" / "2").exists()
+    job = killed(tmp_path, found := records(2000, seed=4))
+    assert not job.run(None, crash="before delivery", after=3)
+    assert (tmp_path / "0" / "offsets" / "2").exists()
+    state = moved(spark_engine, tmp_path / "0", tmp_path / "1")
     assert (state.epoch, state.sources[0]["at"]) == (1, {"files": 2})
+    finish(outlet_of(job), spark_engine, tmp_path / "1")
+    assert written(tmp_path / "out", "parquet") == windows(found)
 
 
 @pytest.mark.slow
@@ -145,8 +149,12 @@ def test_a_batch_that_the_outputs_have_counts(
     spark_engine: hr.Spark, tmp_path: Path, after: int
 ) -> None:
     """Though Spark had not committed it when the job was killed."""
-    state = killed_and_moved(spark_engine, tmp_path, "after the batch", after)
+    job = killed(tmp_path, found := records(2000, seed=5))
+    assert not job.run(None, crash="after the batch", after=after)
+    state = moved(spark_engine, tmp_path / "0", tmp_path / "1")
     assert (state.epoch, state.sources[0]["at"]) == (after - 1, {"files": after})
+    finish(outlet_of(job), spark_engine, tmp_path / "1")
+    assert written(tmp_path / "out", "parquet") == windows(found)
 
 
 @pytest.mark.slow
@@ -154,8 +162,35 @@ def test_a_batch_that_the_outputs_have_counts(
 def test_a_batch_in_doubt_is_settled_by_one_more_start(
     spark_engine: hr.Spark, tmp_path: Path, point: str
 ) -> None:
+    job = killed(tmp_path, found := records(2000, seed=6))
+    assert not job.run(None, crash=point, after=2)
     with pytest.raises(hr.PlanError, match=r"may have it or not; start it once more on Spark"):
-        killed_and_moved(spark_engine, tmp_path, point, 3)
+        state_of(spark_engine, tmp_path / "0")
+    (tmp_path / "in" / "_DONE").unlink()
+    run(outlet_of(job), spark_engine, tmp_path / "0")
+    moved(spark_engine, tmp_path / "0", tmp_path / "1")
+    finish(outlet_of(job), spark_engine, tmp_path / "1", tmp_path / "in")
+    assert written(tmp_path / "out", "parquet") == windows(found)
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_and_moved_each_time(spark_engine: hr.Spark, tmp_path: Path) -> None:
+    rng = random.Random()
+    job = killed(tmp_path, found := records(4000, seed=7), files=60)
+    at, ended = 0, False
+    while at < 4 and not ended:
+        ended = job.run(rng.uniform(2.0, 6.0))
+        try:
+            moved(spark_engine, tmp_path / str(at), tmp_path / str(at + 1))
+        except hr.PlanError as error:
+            if "start it" not in str(error):
+                raise
+            continue  # in doubt, or not begun: it is started once more
+        at += 1
+        job.said["checkpoint"] = str(tmp_path / str(at))
+    finish(outlet_of(job), spark_engine, tmp_path / str(at))
+    assert written(tmp_path / "out", "parquet") == windows(found)
+    print(f"{at} moves, {job.kills} kills")
 
 
 @pytest.fixture
@@ -200,6 +235,10 @@ def test_half_a_move_and_a_folder_in_use_are_refused(spark_engine: hr.Spark, beg
     state = moved(spark_engine, begun / "old", begun / "new")
     with pytest.raises(hr.PlanError, match="is not empty"):
         write_initial(str(begun / "old"), state)
+    aside = (begun / "new" / "headrace" / "initial").rename(begun / "aside")
+    with pytest.raises(hr.PlanError, match="'headrace/initial' is gone"):
+        run(counts(begun), spark_engine, begun / "new")
+    aside.rename(begun / "new" / "headrace" / "initial")
     (begun / "new" / "headrace" / "job.json").unlink()
     with pytest.raises(hr.PlanError, match="not all of it has come"):
         run(counts(begun), spark_engine, begun / "new")

@@ -30,6 +30,7 @@ from headrace.operators.operator import Description, Input
 from headrace.spark.control import Control
 from headrace.spark.graph import Graph, OperatorFlow, SourceFlow
 from headrace.spark.initial import FOLDER as INITIAL
+from headrace.spark.initial import initial_of
 from headrace.types import type_name
 
 FORMAT = 3
@@ -77,6 +78,11 @@ def _refuse_incomplete(own: Control, graph: Graph, folder: str) -> None:
     """Refuse a checkpoint of which a part was removed: Spark would begin that part anew."""
     batch = own.read().get("batch")
     if batch is None:
+        if "base" in (own.load("job.json") or {}) and initial_of(own) is None:
+            raise PlanError(
+                f"state was moved to {folder!r}, and 'headrace/{INITIAL}' is gone from it; put it "
+                "back, or move the state again"
+            )
         return
     system, root = filesystem(folder)
     wanted = [f"offsets/{batch}"]
