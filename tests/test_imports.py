@@ -16,9 +16,10 @@ ROOT = Path(headrace.__file__).parent
 NEVER = {
     "plan": {"kernels", "operators", "io", "box", "spark", "engines", "stream"},
     "kernels": {"operators", "io", "box", "spark", "engines", "stream"},
-    "operators": {"io", "box", "spark", "engines", "stream", "jobs"},
+    "operators": {"io", "checkpoints", "box", "spark", "engines", "stream", "jobs"},
     "watermarks": {"operators", "io", "box", "spark", "engines", "stream", "jobs"},
-    "io": {"operators", "box", "spark", "engines", "stream", "jobs"},
+    "io": {"operators", "checkpoints", "box", "spark", "engines", "stream", "jobs"},
+    "checkpoints": {"box", "spark", "engines", "stream", "apps", "bench", "cli"},
     "box": {"spark", "engines", "stream", "apps", "bench", "cli"},
     "spark": {"box", "engines", "stream", "apps", "bench", "cli"},
     "apps": {"plan", "kernels", "operators", "io", "box", "spark", "bench", "cli"},

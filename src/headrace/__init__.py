@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     )
     from headrace.spark.engine import Spark
     from headrace.starting import start
+    from headrace.state import move_state
     from headrace.stream import Stream
     from headrace.windows import session, sliding, tumbling
 
@@ -132,6 +133,7 @@ __all__ = [
     "max",
     "mean",
     "min",
+    "move_state",
     "rate",
     "read",
     "read_csv",
@@ -169,6 +171,7 @@ _HOMES = {
     "headrace.io.source": "Watermark",
     "headrace.jobs": "Job Progress",
     "headrace.starting": "start",
+    "headrace.state": "move_state",
     "headrace.keyed": "KeyedStream WindowedStream",
     "headrace.secrets": "Secret",
     "headrace.sources": (

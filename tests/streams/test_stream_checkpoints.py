@@ -87,6 +87,18 @@ def test_a_job_goes_on(begun: Path, engine: Any) -> None:
     assert read == [2, 3]
 
 
+def test_a_job_killed_before_it_gave_anything_goes_on(
+    spark_engine: hr.Spark, tmp_path: Path
+) -> None:
+    put(tmp_path / "in", "a.json", 1, 5)
+    again(tmp_path, spark_engine)
+    (empty,) = (tmp_path / "out").glob("part-*")
+    empty.unlink()  # written when a job is stopped
+    put(tmp_path / "in", "b.json", 14)
+    again(tmp_path, spark_engine)
+    assert hr.read_parquet(tmp_path / "out").collect(on="box").column("n").to_pylist() == [2]
+
+
 def again(folder: Path, engine: Any) -> None:
     """The same job once more."""
     run(counts(folder / "in").write_parquet(folder / "out"), engine, folder / "state")

@@ -93,7 +93,9 @@ def crash(said: dict[str, Any]) -> None:
         from headrace.spark.job import SparkJob
         from headrace.spark.sinks import Delivery
 
-        if point == "before the sink":
+        if point == "before delivery":
+            SparkJob._announce = dying(SparkJob._announce, "before")  # type: ignore[method-assign]
+        elif point == "before the sink":
             Delivery.take = dying(Delivery.take, "before")  # type: ignore[method-assign]
         elif point == "after the sink":
             Delivery.take = dying(Delivery.take, "after")  # type: ignore[method-assign]

@@ -27,7 +27,7 @@ from headrace.checkpoints.control import Control
 from headrace.checkpoints.lease import Lease
 from headrace.checkpoints.numbering import inputs_first, operators_of, origin_of, sources_of
 from headrace.checkpoints.shape import known_job, refuse_more_after_the_end, source_folder
-from headrace.checkpoints.state import JobState, copy_folder
+from headrace.checkpoints.state import JobState, copy_folder, refuse_used
 from headrace.errors import EngineError, PlanError
 from headrace.io.files import LOCAL, load_json, replace_file, sync
 from headrace.io.offsets import OffsetSource, replayable
@@ -437,6 +437,7 @@ def read_state(folder: str, job: dict[str, Any]) -> JobState:
 
 def write_state(folder: str, state: JobState) -> None:
     """Make a checkpoint with which a job on the box goes on. A kill leaves one that is refused."""
+    refuse_used(folder)
     own = Control(f"{folder}/headrace")
     own.make()
     for number, source in enumerate(state.folders):
@@ -457,4 +458,5 @@ def write_state(folder: str, state: JobState) -> None:
             for name, data in bundles.items():
                 snapshot.changes[(number, shard, *name)] = data
     files.write(snapshot, state.messages)
-    own.save("job.json", {**state.job, "engine": "box", "base": 0})
+    job = {name: value for name, value in state.job.items() if name != "base"}
+    own.save("job.json", {**job, "engine": "box"})

@@ -58,6 +58,11 @@ def known_job(
             f"headrace reads format {FORMAT}; finish it with the version that began it, or give "
             "another checkpoint to begin anew"
         )
+    if "moved" in saved:
+        raise PlanError(
+            f"the job of the checkpoint {folder!r} was moved to {saved['moved']!r}; start it from "
+            "there, for two would write the same results twice"
+        )
     if engine_of(saved) != engine:
         raise PlanError(
             f"the checkpoint {folder!r} is of a job on {engine_of(saved)}; to go on with it on "

@@ -6,10 +6,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from headrace.cli import apps, bench, doctor, explain, run
+from headrace.cli import apps, bench, doctor, explain, run, state
 from headrace.errors import HeadraceError
 
-COMMANDS = (run, explain, apps, bench, doctor)
+COMMANDS = (run, explain, state, apps, bench, doctor)
 
 
 def parser() -> argparse.ArgumentParser:

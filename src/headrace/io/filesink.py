@@ -78,7 +78,7 @@ class FileSink(Sink):
 
     def ready(self, job: str | None = None) -> None:
         """Told before a run, by its name if it commits by epoch: refuse a folder that has files,
-        unless this job wrote some of them."""
+        unless this job wrote some of them, or says there how far it is."""
         system, root = filesystem(self.path)
         files = _files(system, root)
         names = () if job is None else (f"/part-{job[:12]}-", f"/{COMMITS}/{job[:12]}.json")

@@ -11,6 +11,8 @@ from headrace.errors import PlanError
 from headrace.io.files import filesystem
 from headrace.jobs import Output
 from headrace.spark.graph import Graph
+from headrace.spark.initial import FOLDER as INITIAL
+from headrace.spark.initial import initial_of
 
 
 def known_stream(own: Control, graph: Graph, folder: str, session: Any) -> dict[str, Any]:
@@ -22,6 +24,11 @@ def known_stream(own: Control, graph: Graph, folder: str, session: Any) -> dict[
         system, root = filesystem(folder)
         if system.get_file_info(f"{root}/offsets").type.name == "Directory":
             raise PlanError(f"{folder!r} is the checkpoint of another program; give another folder")
+        if own.system.get_file_info(f"{own.root}/{INITIAL}").type.name == "Directory":
+            raise PlanError(
+                f"state was being moved to {folder!r}, and not all of it has come; remove the "
+                "folder, and move it again"
+            )
         return job
     _refuse_incomplete(own, graph, folder)
     if own.read().get("finished"):
@@ -33,6 +40,11 @@ def _refuse_incomplete(own: Control, graph: Graph, folder: str) -> None:
     """Refuse a checkpoint of which a part was removed: Spark would begin that part anew."""
     batch = own.read().get("batch")
     if batch is None:
+        if "base" in (own.load("job.json") or {}) and initial_of(own) is None:
+            raise PlanError(
+                f"state was moved to {folder!r}, and 'headrace/{INITIAL}' is gone from it; put it "
+                "back, or move the state again"
+            )
         return
     system, root = filesystem(folder)
     wanted = [f"offsets/{batch}"]

@@ -21,6 +21,7 @@ from headrace.operators.operator import Input, Operator, Part, Result, State
 from headrace.operators.stores import MemoryStore
 from headrace.plan.nodes import Node
 from headrace.spark.graph import Branch, OperatorFlow
+from headrace.spark.initial import shard_state
 from headrace.spark.pipes import Compiled
 from headrace.spark.python.compiled import once
 from headrace.spark.python.shipping import bare
@@ -130,6 +131,8 @@ class LevelProgram:
     zone: str
     timed: frozenset[str]
     """Every source of the job that has event time."""
+    initial: str | None = None
+    """The folder of our own files, where shards begin with state that is there."""
 
     def compiled(self) -> list[_Running]:
         return [_Running(hosted, self.zone) for hosted in self.operators]
@@ -140,7 +143,7 @@ class LevelProgram:
         shard = self.labels.index(label)
         place = Place(_BRANCH + self.number, shard, Place.of(0).attempt)
         sender = RowSender(self.labels, place.first)
-        note: dict[str, Any] = {} if saved is None else json.loads(saved)
+        note = self._begun(shard, bundles) if saved is None else json.loads(saved)
         mine = {str(o.number) for o in self.operators}
         arrived: dict[str, list[Row]] = {name: [] for name in mine}
         known = note.get("watermarks", {})
@@ -184,6 +187,15 @@ class LevelProgram:
             yield sender.report({**counted, "shard": shard, "watermark": promised})
         note["watermarks"] = {name: f.saved() for name, f in frontiers.items()}
         save(json.dumps(note))
+
+    def _begun(self, shard: int, bundles: Any) -> dict[str, Any]:
+        """The note that a shard begins with; given bundles are put in Spark's state."""
+        if self.initial is None:
+            return {}
+        note, given = shard_state(self.initial, self.number, shard)
+        for key, data in given:
+            bundles.updateValue(key, (data.to_pybytes(),))
+        return note
 
 
 class SparkStore:

@@ -32,8 +32,8 @@ log = logging.getLogger("headrace")
 _POLL = 0.02
 _STOPPING = 60.0
 """How long a batch that runs may take to finish before a job is stopped in the middle of it."""
-_EPOCHS = 1000
-"""The epochs with results that are remembered, for the output delay."""
+_BATCHES = 1000
+"""The batches with results that are remembered, for the output delay."""
 
 
 @dataclass
@@ -60,11 +60,15 @@ class SparkJob(Shown):
         lease: Lease,
         deliveries: list[Delivery],
         temporary: str | None,
+        base: int = 0,
     ) -> None:
         self._graph, self._control, self._lease = graph, control, lease
         self._deliveries, self._temporary = deliveries, temporary
+        self._base = base
+        """The epoch of Spark's first batch: not 0 where the job began elsewhere."""
         saved = control.read()
         self._said: dict[str, Any] = {"stop": None, "sources": saved.get("sources", {})}
+        self._said |= {name: saved[name] for name in ("batch", "delivering") if name in saved}
         self._finished = bool(saved.get("finished"))
         self._said["finished"] = self._finished
         control.save("control.json", self._said)
@@ -76,7 +80,7 @@ class SparkJob(Shown):
         self._ended = threading.Event()
         self._error: BaseException | None = None
         self._notes: list[str] = []
-        self._gave: deque[int] = deque(maxlen=_EPOCHS)
+        self._gave: deque[int] = deque(maxlen=_BATCHES)
         self._busy = 0.0
         self._started = time.perf_counter()
         self._over = 0.0
@@ -220,7 +224,7 @@ class SparkJob(Shown):
 
     # What a micro-batch gives, on the driver
 
-    def deliver(self, frame: Any, epoch: int) -> None:
+    def deliver(self, frame: Any, batch: int) -> None:
         """Take the rows that reached the end of a micro-batch. Spark calls it, once or again."""
         with carrying():
             begun = time.perf_counter()
@@ -231,12 +235,18 @@ class SparkJob(Shown):
                     outputs[row.lane].append(bytes(row.bundle))
                 else:
                     self._take(json.loads(row.bundle))
+            self._announce(batch)
             for delivery, data in zip(self._deliveries, outputs, strict=True):
-                delivery.take(epoch, data)
-            self._advance(epoch)
+                delivery.take(self._base + batch, data)
+            self._advance(batch)
             self._busy += time.perf_counter() - begun
             if any(outputs):
-                self._gave.append(epoch)
+                self._gave.append(batch)
+
+    def _announce(self, batch: int) -> None:
+        """Say that sinks are about to commit a batch: after a kill, they may have it or not."""
+        if self._temporary is None and any(d.sink is not None for d in self._deliveries):
+            self._say(delivering=batch)
 
     def _take(self, said: dict[str, Any]) -> None:
         """A report of a source, an operator or a writer."""
@@ -282,16 +292,16 @@ class SparkJob(Shown):
         self._notes = [*self._notes[-99:], text]
         log.warning(text)
 
-    def _advance(self, epoch: int) -> None:
+    def _advance(self, batch: int) -> None:
         """Say how far the sources are, before Spark counts the batch as done."""
         timed = zip(self._frontiers, self._graph.sources, strict=True)
         advance_together([f for f, source in timed if source.event is not None])
         finished = all(f.ended for f in self._frontiers)
         sources = {str(i): f.saved() for i, f in enumerate(self._frontiers)}
         if self._has_frames:
-            self._control.save(f"watermarks-{epoch}.json", {"sources": sources})
-            self._control.forget_frontiers(epoch - 3)
-        self._say(sources=sources, finished=finished, batch=epoch)
+            self._control.save(f"watermarks-{batch}.json", {"sources": sources})
+            self._control.forget_frontiers(batch - 3)
+        self._say(sources=sources, finished=finished, batch=batch)
         self._finished = finished
 
     # What it tells

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from headrace.checkpoints.control import Control
 from headrace.io.offsets import OffsetSource, Positions
 from headrace.io.source import Split
+from headrace.spark.initial import initial_of
 from headrace.spark.python.failures import carrying
 from headrace.spark.python.shipping import PARTS, ROWS_SQL, Shipped, by_value
 from headrace.watermarks import Activity, SourceFrontier
@@ -114,6 +115,9 @@ class _Planning:
         plan.source.keep_in(f"{plan.folder}/source-{plan.number}")
 
     def initial(self) -> dict[str, Any]:
+        given = initial_of(self.control)
+        if given is not None:
+            return given["sources"][self.plan.number]
         return {"at": self.plan.source.initial(), "idle": [], "ended": False, "frontier": {}}
 
     def latest(self, start: dict[str, Any] | None) -> dict[str, Any]:

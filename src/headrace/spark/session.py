@@ -98,6 +98,22 @@ def ansi_semantics(session: Any, zone: str) -> Iterator[None]:
             _HELD_CHANGED.notify_all()
 
 
+@contextlib.contextmanager
+def with_settings(session: Any, settings: Mapping[str, str]) -> Iterator[None]:
+    """Settings while a query starts; it keeps them, and the session gets its own back."""
+    before = {name: session.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, old)
+
+
 def start(
     master: str | None = None,
     config: Mapping[str, Any] | None = None,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
+
+from pyarrow.fs import FileType
 
 from headrace.cache import temporary_folder
 from headrace.checkpoints.control import Control, checkpoint_folder
@@ -23,13 +24,16 @@ from headrace.spark.columns import as_schema, quoted
 from headrace.spark.graph import Graph, SourceFlow, graph_of
 from headrace.spark.host import Hosted, LevelProgram
 from headrace.spark.ingress import FrameReader, SourceProgram
+from headrace.spark.initial import FOLDER as INITIAL
+from headrace.spark.initial import forget_initial, messages_of
 from headrace.spark.job import SparkJob
 from headrace.spark.offsets import SourcePlan, source_class
 from headrace.spark.processor import Level
 from headrace.spark.python.failures import driver_errors
 from headrace.spark.python.shipping import ROWS_SQL, Shipped
-from headrace.spark.session import ansi_semantics
+from headrace.spark.session import ansi_semantics, with_settings
 from headrace.spark.sinks import Delivery
+from headrace.spark.state import last_batch
 from headrace.spark.wire import labels_of
 from headrace.windows import duration
 
@@ -62,12 +66,21 @@ def start_stream(
         known = known_stream(own, graph, folder, session)
         # Nothing is changed anywhere before all has been looked at.
         done = own.read().get("batch")
-        deliveries = [_delivery(o, known["job"], i, done) for i, o in enumerate(outputs)]
+        base: int = known.get("base", 0)
+        epoch = base - 1 if done is None else base + done
+        messages = messages_of(own) if done is None else []
+        settled = epoch - 1 if messages else epoch
+        deliveries = [_delivery(o, known["job"], i, settled) for i, o in enumerate(outputs)]
         own.make()
         lease.take()
         if (own.load("job.json") or known) != known or own.read().get("batch") != done:
             raise EngineError(f"another job used {folder!r} just now; start this one again")
         own.save("job.json", known)
+        initial = _initial(own, folder)
+        for delivery, message in zip(deliveries, messages, strict=False):
+            if delivery.sink is not None:
+                said = [] if message is None else [message]
+                delivery.sink.commit_epoch(delivery.job, epoch, said)
         for i, delivery in enumerate(deliveries):
             if delivery.sink is not None:
                 delivery.sink.begin(delivery.schema)
@@ -80,13 +93,14 @@ def start_stream(
     shards = known["shards"]
     labels = labels_of(shards)
     zone = zone_of(*(output.node for output in outputs))
-    running = SparkJob(graph, own, lease, deliveries, None if checkpoint else folder)
+    running = SparkJob(graph, own, lease, deliveries, None if checkpoint else folder, base)
     settings = dict(_SETTINGS) | {"spark.sql.shuffle.partitions": str(shards)}
     if "://" not in folder or folder.startswith("file://"):
         settings |= _LOCAL_SETTINGS
     try:
-        with driver_errors(), ansi_semantics(session, zone), _set(session, settings):
-            frame = _frame(session, graph, labels, zone, own.folder, closes=checkpoint is None)
+        with driver_errors(), ansi_semantics(session, zone), with_settings(session, settings):
+            closes = checkpoint is None
+            frame = _frame(session, graph, labels, zone, own.folder, closes, initial)
             writer = frame.writeStream.foreachBatch(running.deliver).outputMode("append")
             writer = writer.option("checkpointLocation", folder).trigger(**how)
             running.begin(writer.start())
@@ -113,35 +127,19 @@ def _folder(checkpoint: Any) -> str:
     return checkpoint_folder(checkpoint)
 
 
-@contextlib.contextmanager
-def _set(session: Any, settings: Mapping[str, str]) -> Iterator[None]:
-    """Settings while a query starts; it keeps them, and the session gets its own back."""
-    before = {name: session.conf.get(name, None) for name in settings}
-    for name, value in settings.items():
-        session.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                session.conf.unset(name)
-            else:
-                session.conf.set(name, old)
-
-
 # Sinks
 
 
-def _delivery(output: Output, job: str, number: int, done: int | None) -> Delivery:
+def _delivery(output: Output, job: str, number: int, epoch: int) -> Delivery:
     """Where an output goes. A sink knows the job by a name of the output's own, for two outputs
-    may go to one place. ``done`` is the last epoch that counts, if the job goes on."""
+    may go to one place. ``epoch`` is the last one that counts; -1 if there is none."""
     to = output.to
     name = uuid.uuid5(uuid.UUID(job), str(number)).hex
     if isinstance(to, Sink):
         sink = copy.copy(to)
         sink.ready(name)
-        if done is not None:
-            sink.resume(done)
+        if epoch >= 0:
+            sink.resume(epoch)
         return Delivery(output.node.schema, name, sink=sink)
     return Delivery(output.node.schema, name, function=to)
 
@@ -158,15 +156,31 @@ def _use_sink(graph: Graph, number: int, sink: Sink) -> None:
 # The query
 
 
+def _initial(own: Control, folder: str) -> str | None:
+    """Where the state is that the job begins with, until Spark has committed a batch with it."""
+    if own.system.get_file_info(f"{own.root}/{INITIAL}").type == FileType.NotFound:
+        return None
+    if last_batch(folder, "commits") is None:
+        return own.folder
+    forget_initial(own)
+    return None
+
+
 def _frame(
-    session: Any, graph: Graph, labels: tuple[int, ...], zone: str, folder: str, closes: bool
+    session: Any,
+    graph: Graph,
+    labels: tuple[int, ...],
+    zone: str,
+    folder: str,
+    closes: bool,
+    initial: str | None,
 ) -> Any:
     frames = [_source(session, s, labels, zone, folder, closes) for s in graph.sources]
     frame = reduce(lambda a, b: a.union(b), frames)
     for number, operators in enumerate(graph.levels):
         key = uuid.uuid4().hex
         made = tuple(Hosted.of(o) for o in operators)
-        program = LevelProgram(key, number, made, labels, zone, graph.timed)
+        program = LevelProgram(key, number, made, labels, zone, graph.timed, initial)
         grouped = frame.groupBy("shard")
         frame = grouped.transformWithState(Level(Shipped.of(program)), ROWS_SQL, "append", "none")
     return frame
