@@ -55,19 +55,23 @@ class ReplaySplit(Split):
     of: Replay
 
     def read(self, columns: Sequence[str]) -> Iterator[Any]:
+        return self.between(columns, 0, self.of.records)
+
+    def between(self, columns: Sequence[str], first: int, end: int) -> Iterator[Any]:
+        """The records from one number on and up to another."""
         source = self.of
         table = source.table.select([n for n in source.table.schema.names if n in columns])
         batches = table.combine_chunks().to_batches()
         whole = batches[0] if len(batches) == 1 else None
         assert whole is not None, "a replayed table fits one batch"
-        rows, start, sent = whole.num_rows, time.perf_counter(), 0
+        rows, start, sent = whole.num_rows, time.perf_counter(), first
         chunk = BUNDLE_ROWS if source.rate is None else max(64, int(source.rate / 1000))
-        while sent < source.records:
+        while sent < end:
             epoch_end = (sent // source.epoch_records + 1) * source.epoch_records
             at = sent % rows
-            count = min(chunk, epoch_end - sent, rows - at, source.records - sent)
+            count = min(chunk, epoch_end - sent, rows - at, end - sent)
             if source.rate is not None:
-                due = start + (sent + count) / source.rate
+                due = start + (sent - first + count) / source.rate
                 while (left := due - time.perf_counter()) > 0:
                     time.sleep(left)
             yield self._moved(whole.slice(at, count), sent // rows)

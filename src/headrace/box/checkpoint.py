@@ -245,7 +245,8 @@ class Keeper:
         """Whether a checkpoint is there whose outputs may not be visible."""
         self.last = time.monotonic()
         self.took = 0.0
-        self.count = 0
+        self.count = self.written = 0
+        """Checkpoints, and the bytes of their bundles."""
         self.sinks: list[WrittenByEpoch | None] = []
         self.offsets: list[OffsetSource] = []
         self.waiting: queue.SimpleQueue[Snapshot | None] = queue.SimpleQueue()
@@ -303,6 +304,7 @@ class Keeper:
                 f"the checkpoint {self.files.folder!r} cannot be written: {error}; when it can, "
                 "start the job again, and it goes on"
             ) from error
+        self.written += self.files.sizes.get(f"data-{epoch:010d}", 0)
         self.commit(epoch, messages)
         for source, state in zip(self.offsets, snapshot.sources, strict=True):
             source.forget(state["at"])

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace import apps
-from headrace.bench import streams
+from headrace.bench import checkpoints, streams
 from headrace.bench.jobs import jobs_for
 from headrace.bench.runner import measure
 from headrace.box.engine import SCHEDULERS, Box
@@ -74,6 +74,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     stream.add_argument(
         "--per-second", type=int, metavar="N", help="records in a second of event time"
+    )
+    stream.add_argument(
+        "--checkpoint",
+        nargs="?",
+        const="1s",
+        metavar="EVERY",
+        help="what a checkpoint on the box costs, every second unless told",
     )
     stream.add_argument("--profile", action="store_true", help="show where time goes")
 
@@ -174,11 +181,18 @@ def _streaming(
             status.update(f"the delay at {arguments.at} % of {of}")
             tried = streams.trial(setup, whole * arguments.at / 100, arguments.seconds)
             report["targets"].append(_told(tried, most, percent=arguments.at, of=of))
+        if arguments.checkpoint:
+            turns = max(1, round(4 * most / setup.records)) if most else 4
+            report["checkpoint"] = checkpoints.cost(
+                setup, arguments.checkpoint, turns, arguments.rounds, status.update
+            )
         if arguments.profile:
             status.update("where time goes")
             report["profile"] = streams.profile(setup)
     show(report, console)
     _show_targets(report, console)
+    if arguments.checkpoint:
+        _show_checkpoint(report["checkpoint"], console)
     if arguments.profile:
         _show_profile(report["profile"], console)
     return report
@@ -250,6 +264,15 @@ def _show_targets(report: dict[str, Any], console: Console) -> None:
             f"{found['delay_p50_ms']} ms, p99 {found['delay_p99_ms']} ms over "
             f"{found['windows']} windows" + (", rising" if found["rising"] else "")
         )
+
+
+def _show_checkpoint(found: dict[str, Any], console: Console) -> None:
+    console.print(
+        f"with a checkpoint every {found['every']}: {found['speed']:.2f} times as fast as without "
+        f"({found['with_s']:.2f} s and {found['without_s']:.2f} s for {found['records']:,} "
+        f"records, {found['checkpoints']} checkpoints, {found['written_mb']:,.1f} MB written)"
+        + ("" if found["equal"] else ", [red]results differ[/red]")
+    )
 
 
 def _show_profile(rows: list[dict[str, Any]], console: Console) -> None:

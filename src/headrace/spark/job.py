@@ -331,8 +331,8 @@ class SparkJob(Shown):
         )
         stages = []
         for counted, operator in zip(self._operators, self._graph.operators, strict=True):
-            level = operator.level - 1
-            state = states[level] if level < len(states) else None
+            # Spark lists them from the end of the query.
+            state = states[-operator.level] if operator.level <= len(states) else None
             shards = counted.watermarks.values()
             stages.append(
                 StageProgress(
