@@ -134,7 +134,8 @@ def test_the_output_delay_is_measured_at_a_rate(capsys, tmp_path):
     assert "µs under the" in out
     told = json.loads(report.read_text())
     assert {"p50", "p99"} == {k.split("_")[1] for k in told["targets"][1] if k.startswith("delay")}
-    assert any("agg" in row["stage"] for row in told["profile"])
+    assert any("agg" in row["stage"] for row in told["profile"]["stages"])
+    assert told["profile"]["cores"] > 0
 
 
 def test_an_app_runs_on_the_box_and_on_both(capsys, tmp_path):

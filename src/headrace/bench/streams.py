@@ -217,16 +217,18 @@ def best_rate(
 # Where time goes
 
 
-def profile(setup: Setup) -> list[dict[str, Any]]:
-    """What each stage did in a run, and what a bundle of it costs under the interpreter lock.
+def profile(setup: Setup) -> dict[str, Any]:
+    """What a bundle of each stage takes: in kernels, under the interpreter lock, waiting for it.
 
-    The latter is measured with bundles of one record on one evaluator, where native code takes
-    next to nothing.
+    What it takes under the lock is measured with bundles of one record on one evaluator, where
+    native code takes next to nothing. The lock is held by one thread at a time, so it is busy all
+    the time when that, times the bundles of a second, is a second: ``cores`` says how many cores
+    would make so many bundles.
     """
     run = _run(setup, setup.pipeline())
+    run.profiled = True
     run.start()
     run.wait()
-    whole = run.progress()
     few = min(2000, min(t.num_rows for t in setup.tables.values()))
     small = replace(
         setup,
@@ -235,37 +237,34 @@ def profile(setup: Setup) -> list[dict[str, Any]]:
     )
     for _ in range(2):  # the first compiles
         single = _run(small, small.pipeline())
-        start = time.perf_counter()
         single.start()
+        start = time.process_time()
         single.wait()
-        took = time.perf_counter() - start
-    told = {s.name: s for s in single.progress().stages}
-    bundles = sum(s.bundles for s in told.values())
-    busy = sum(s.busy for s in told.values())
-    total = sum(s.busy for s in whole.stages) or 1e-9
-    rows = [
-        {
-            "stage": stage.name,
-            "records": stage.records_in,
-            "bundles": stage.bundles,
-            "busy_s": round(stage.busy, 4),
-            "share": round(stage.busy / total, 4),
-            "ns_per_record": round(1e9 * stage.busy / max(1, stage.records_in), 1),
-            "interpreter_us": round(
-                1e6 * told[stage.name].busy / max(1, told[stage.name].bundles), 1
-            ),
-        }
-        for stage in whole.stages
-    ]
-    rows.append(
-        {
-            "stage": "dispatch and ingress",
-            "records": whole.records_in,
-            "bundles": bundles,
-            "busy_s": None,
-            "share": None,
-            "ns_per_record": None,
-            "interpreter_us": round(1e6 * (took - busy) / max(1, bundles), 1),
-        }
-    )
-    return rows
+        took = time.process_time() - start
+    held = {v.name: v.worked / max(1, v.bundles) for v in single.cascade.vertices if v.bundles}
+    dispatches = sum(v.bundles for v in single.cascade.vertices)
+    worked = sum(v.worked for v in single.cascade.vertices)
+    dispatch = max(0.0, took - worked) / max(1, dispatches)
+    rows, lock, work = [], 0.0, 0.0
+    for vertex in run.cascade.vertices:
+        count = max(1, vertex.bundles)
+        under = min(held.get(vertex.name, 0.0), vertex.worked / count)
+        lock += vertex.bundles * (under + dispatch)
+        work += vertex.worked + vertex.bundles * dispatch
+        rows.append(
+            {
+                "stage": vertex.name,
+                "records": vertex.records,
+                "bundles": vertex.bundles,
+                "busy_s": round(vertex.busy, 4),
+                "kernel_us": round(1e6 * (vertex.worked / count - under), 1),
+                "lock_us": round(1e6 * under, 1),
+                "waiting_us": round(1e6 * max(0.0, vertex.busy - vertex.worked) / count, 1),
+                "switches": round(vertex.switches / count, 2),
+            }
+        )
+    return {
+        "stages": rows,
+        "dispatch_us": round(1e6 * dispatch, 1),
+        "cores": int(work / max(lock, 1e-9)),
+    }

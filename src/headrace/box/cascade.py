@@ -76,7 +76,10 @@ class Vertex:
         self.closing = 0
         self.watermark = BEGINNING
         self.bundles = self.records = self.emitted = 0
-        self.busy = 0.0
+        self.busy = self.worked = 0.0
+        """Seconds its bundles and watermarks took, and of those the processor's."""
+        self.switches = 0
+        """How often a thread that ran it gave up its core to wait, where that is counted."""
 
     def __repr__(self) -> str:
         return f"Vertex({self.name})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 class BundleWork:
     """Process a bundle."""
 
-    __slots__ = ("bundle", "container", "out", "run", "seconds", "worked")
+    __slots__ = ("bundle", "container", "cpu", "out", "run", "seconds", "switches", "worked")
 
     def __init__(self, run: Run, container: Container, bundle: Bundle) -> None:
         self.run, self.container, self.bundle = run, container, bundle
@@ -33,12 +34,15 @@ class BundleWork:
         bundle = self.bundle
         self.out = Outbox(bundle.epoch, bundle.order, worker, self.container.lane.number)
         vertex = self.container.lane.vertex
+        counted = _switches() if self.run.profiled else 0
         start, worked = time.perf_counter(), time.thread_time()
         vertex.transform.process(bundle, self.out)
         self.seconds = time.perf_counter() - start
+        self.cpu = time.thread_time() - worked
+        self.switches = _switches() - counted if self.run.profiled else 0
         # A person's function may wait for something, which counts; a kernel waits for nothing but
         # the interpreter lock, and smaller bundles would only make it wait more often.
-        self.worked = self.seconds if vertex.python else time.thread_time() - worked
+        self.worked = self.seconds if vertex.python else self.cpu
 
     def complete(self) -> None:
         """Deposit what came of it. The lock is held."""
@@ -47,10 +51,18 @@ class BundleWork:
         vertex.bundles += 1
         vertex.records += rows
         vertex.busy += self.seconds
+        vertex.worked += self.cpu
+        vertex.switches += self.switches
         if vertex.depth == 0:
             self.run.pace.done(rows, self.worked)
         cascade.emit(self.container, self.out.bundles)
         cascade.consumed(self.container, self.bundle)
+
+
+def _switches() -> int:
+    """How often this thread has given up its core; Linux counts it."""
+    which = getattr(resource, "RUSAGE_THREAD", None)
+    return 0 if which is None else resource.getrusage(which).ru_nvcsw
 
 
 class WatermarkWork:
@@ -125,18 +137,20 @@ class FlushWork:
 class TaskWork:
     """One of the tasks a watermark or a flush was split into."""
 
-    __slots__ = ("of", "seconds", "task")
+    __slots__ = ("cpu", "of", "seconds", "task")
 
     def __init__(self, of: WatermarkWork | FlushWork, task: Callable[[], None]) -> None:
         self.of, self.task = of, task
 
     def work(self, worker: int) -> None:
-        start = time.perf_counter()
+        start, worked = time.perf_counter(), time.thread_time()
         self.task()
         self.seconds = time.perf_counter() - start
+        self.cpu = time.thread_time() - worked
 
     def complete(self) -> None:
         self.of.vertex.busy += self.seconds
+        self.of.vertex.worked += self.cpu
         self.of.left -= 1
         if self.of.left == 0:
             self.of.run.urgent.append(self.of)

@@ -92,6 +92,8 @@ class Run:
         self.waiting = self.active = self.blocked = 0
         self.changes = 0
         """Of the cascade, when an evaluator was last woken."""
+        self.profiled = False
+        """Whether to count what a profile shows."""
         self.over = False
         self.error: BaseException | None = None
         self.keeper = None if kept is None else kept.keeper

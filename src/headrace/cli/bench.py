@@ -275,17 +275,23 @@ def _show_checkpoint(found: dict[str, Any], console: Console) -> None:
     )
 
 
-def _show_profile(rows: list[dict[str, Any]], console: Console) -> None:
+def _show_profile(found: dict[str, Any], console: Console) -> None:
     table = Table(show_edge=False, pad_edge=False)
-    headings = ("stage", "records", "bundles", "busy s", "share", "ns/record", "µs under the lock")
+    headings = (
+        "stage", "records", "bundles", "busy s", "kernel µs", "lock µs", "waiting µs", "switches",
+    )  # fmt: skip
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "stage" else "right")
-    for row in rows:
+    for row in found["stages"]:
         table.add_row(
-            row["stage"], f"{row['records']:,}", f"{row['bundles']:,}",
-            "" if row["busy_s"] is None else f"{row['busy_s']:.3f}",
-            "" if row["share"] is None else f"{100 * row['share']:.1f} %",
-            "" if row["ns_per_record"] is None else f"{row['ns_per_record']:.1f}",
-            f"{row['interpreter_us']:.1f}",
+            row["stage"], f"{row['records']:,}", f"{row['bundles']:,}", f"{row['busy_s']:.3f}",
+            f"{row['kernel_us']:,.1f}", f"{row['lock_us']:,.1f}", f"{row['waiting_us']:,.1f}",
+            f"{row['switches']:.2f}",
         )  # fmt: skip
     console.print(table)
+    console.print(
+        "a bundle's time in kernels, holding the interpreter lock and waiting, and how often its "
+        f"thread gave up its core; {found['dispatch_us']:.0f} µs more of the lock to hand it out\n"
+        f"the lock is busy all the time at about {found['cores']} cores",
+        soft_wrap=True,
+    )
