@@ -46,8 +46,9 @@ class Pace:
     """How large bundles should be, by what they cost and how many wait.
 
     A bundle is to take about 4 ms, so that a watermark never waits long behind one; where bundles
-    pile up, up to 16 ms, so that dispatching costs less. It is never so small that what every
-    bundle costs, however few its records, is more than a tenth of it.
+    pile up, up to 16 ms, so that dispatching costs less. With many workers it takes longer, so that
+    they do not all want the interpreter lock at once. It is never so small that what every bundle
+    costs, however few its records, is more than a tenth of it.
     """
 
     def __init__(self, fixed: int | None, workers: int, cascade: Cascade) -> None:
@@ -80,12 +81,14 @@ class Pace:
         if self.fixed is not None:
             return self.fixed
         waiting = self.cascade.in_flight / (2 * self.workers)
-        span = 0.004 * min(4.0, max(1.0, waiting))
+        span = max(0.004 * min(4.0, max(1.0, waiting)), _APART * self.workers)
         rows = max(span, _SHARE * self.per_bundle) / self.per_record
         self.turn = (self.turn + 1) % len(_TURNS)  # now and then another, so that both can be told
         return int(min(MOST, max(LEAST, rows * _TURNS[self.turn])))
 
 
+_APART = 0.0005
+"""How far apart bundles should end, over all workers, in seconds."""
 _FADE = 0.95
 _SHARE = 10
 """How many times what it costs to handle a bundle its records are to cost."""
@@ -549,7 +552,7 @@ class Ingress:
         if len(batches) > 1 and min(b.num_rows for b in batches) < min(LEAST, rows):
             batches = [pa.concat_batches(batches)]
         for batch in batches:
-            size = -(-batch.num_rows // -(-batch.num_rows // rows))
+            size = -(-batch.num_rows // max(1, round(batch.num_rows / rows)))
             for start in range(0, batch.num_rows, size):
                 piece = batch.slice(start, size)
                 order = (reader.number, reader.sequence)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import carray, njit
 
-from headrace.kernels.native.locks import nap, pointer, try_lock, unlock
+from headrace.kernels.native.locks import longer_nap, pointer, try_lock, unlock
 from headrace.kernels.native.memory import U64, mix, prefetch
 
 SUM_INT, SUM_FLOAT, MIN_INT, MAX_INT, MIN_FLOAT, MAX_FLOAT = 0, 1, 2, 3, 4, 5
@@ -177,7 +177,7 @@ def add_bundle(
     for i in range(buckets):
         if at[i] < starts[i + 1]:
             left += 1
-    missed = 0
+    missed = naps = 0
     bucket = first % buckets
     while left:
         if at[bucket] < starts[bucket + 1]:
@@ -197,11 +197,12 @@ def add_bundle(
                 if stopped < end:
                     return bucket
                 left -= 1
-                missed = 0
+                missed = naps = 0
             else:
                 missed += 1
                 if missed >= left:  # all that is left is taken: let the others run
-                    nap()
+                    longer_nap(naps)
+                    naps += 1
                     missed = 0
         bucket += 1
         if bucket == buckets:

@@ -61,6 +61,12 @@ def nap() -> None:
 
 
 @njit(nogil=True, cache=True)
+def longer_nap(times: int) -> None:
+    """Let other threads run for longer, the more often that did not help."""
+    _usleep(_NAP << min(times, 5))
+
+
+@njit(nogil=True, cache=True)
 def wait_for(address: int) -> None:
     """Take a lock, however long it takes."""
     while not try_lock(address):
