@@ -26,15 +26,20 @@ from headrace.box.sinks import WrittenByEpoch
 from headrace.checkpoints.control import Control
 from headrace.checkpoints.lease import Lease
 from headrace.checkpoints.numbering import inputs_first, operators_of, origin_of, sources_of
-from headrace.checkpoints.shape import known_job, refuse_more_after_the_end, source_folder
-from headrace.checkpoints.state import JobState, copy_folder, refuse_used
+from headrace.checkpoints.shape import (
+    compiled,
+    known_job,
+    refuse_more_after_the_end,
+    source_folder,
+)
+from headrace.checkpoints.state import JobState, copy_folder, refuse_used, schema_of
 from headrace.errors import EngineError, PlanError
 from headrace.io.files import LOCAL, load_json, replace_file, sync
 from headrace.io.offsets import OffsetSource, replayable
 from headrace.io.sink import Sink
 from headrace.jobs import Output
 from headrace.operators import is_operator
-from headrace.operators.stores import Name, Note, TrackedStore, pack
+from headrace.operators.stores import Name, Note, TrackedStore, pack, unpack
 from headrace.plan.nodes import External, Node
 from headrace.windows import BEGINNING
 
@@ -42,6 +47,8 @@ Key = tuple[int, int, int, int, int]
 """A bundle: operator, shard, kind, slice, number."""
 _ALIGNED = 64
 _MANY_FILES = 16
+_TOLD = ("epoch", "finished", "sources", "notes", "promised", "messages")
+"""What a manifest says beside where bundles are."""
 
 
 @dataclass
@@ -86,6 +93,7 @@ class Files:
         self.live: dict[Key, tuple[str, int, int]] = {}
         self.sizes: dict[str, int] = {}
         self.epoch = -1
+        self.told: dict[str, Any] = {"messages": ""}
 
     @property
     def _manifest(self) -> str:
@@ -105,6 +113,7 @@ class Files:
             )
         if not isinstance(told, dict) or "bundles" not in told:
             raise self._damaged("manifest.json", "it does not say what it should")
+        self.told = {name: told[name] for name in _TOLD}
         self.epoch, self.sizes = told["epoch"], dict(told["files"])
         files = list(self.sizes)
         self.live = {tuple(b[:5]): (files[b[5]], b[6], b[7]) for b in told["bundles"]}
@@ -147,14 +156,15 @@ class Files:
     def begin(self) -> Saved:
         """The checkpoint of a job that has done nothing yet."""
         self.system.create_dir(self.root, recursive=True)
-        nothing = {"epoch": -1, "finished": False, "sources": [], "notes": [], "promised": []}
-        self._save(nothing, "")
+        self._save({"epoch": -1, **vars(Snapshot([])), "messages": ""})
         return Saved()
 
-    def _save(self, what: dict[str, Any], messages: str) -> None:
+    def _save(self, what: dict[str, Any]) -> None:
+        """Replace the manifest."""
+        self.told = {name: what[name] for name in _TOLD}
         numbers = {name: i for i, name in enumerate(self.sizes)}
         bundles = [[*key, numbers[f], start, n] for key, (f, start, n) in self.live.items()]
-        manifest = {**what, "files": self.sizes, "messages": messages, "bundles": bundles}
+        manifest = {**self.told, "files": self.sizes, "bundles": bundles}
         replace_file(self.system, self._manifest, json.dumps(manifest).encode())
 
     def write(self, snapshot: Snapshot, messages: list[Any]) -> int:
@@ -174,12 +184,18 @@ class Files:
         sizes = {name: n for name, n in {**self.sizes, new: size}.items() if name in used}
         gone = {*self.sizes, new} - sizes.keys()
         self.epoch, self.live, self.sizes = epoch, live, sizes
-        told = {"epoch": epoch, "finished": snapshot.finished, "promised": snapshot.promised}
-        self._save({**told, "sources": snapshot.sources, "notes": snapshot.notes}, said)
+        self._save({"epoch": epoch, **vars(snapshot), "messages": said})
         for name in (*gone, f"messages-{epoch - 1:010d}"):
             with contextlib.suppress(FileNotFoundError):
                 self.system.delete_file(f"{self.root}/{name}")
         return epoch
+
+    def settle(self) -> None:
+        """Forget what outputs were given last."""
+        if self.told["messages"]:
+            self._save({**self.told, "messages": ""})
+            with contextlib.suppress(FileNotFoundError):
+                self.system.delete_file(f"{self.root}/messages-{self.epoch:010d}")
 
     def _write_bundles(
         self, new: str, snapshot: Snapshot, live: dict[Key, tuple[str, int, int]]
@@ -310,6 +326,10 @@ class Keeper:
             source.forget(state["at"])
         self.count += 1
 
+    def settle(self) -> None:
+        """Outputs have all that the checkpoint holds: it need not say what they were given."""
+        self.files.settle()
+
     def commit(self, epoch: int, messages: Sequence[Any]) -> None:
         """Make an epoch visible in every output."""
         for sink, message in zip(self.sinks, messages, strict=True):
@@ -352,38 +372,75 @@ def kept_in(
     own = Control(f"{folder}/headrace")
     lease, files = Lease(own), Files(own)
     try:
-        job, is_known = known_job(own, outputs, folder, "box", shards)
+        known = known_job(own, outputs, folder, "box", shards)
+        job = known.job
         own.make()
         lease.take()
-        if is_known != (own.load("job.json") is not None):
+        if known.before != own.load("job.json"):
             raise EngineError(f"another job used {folder!r} just now; start this one again")
-        saved = files.load() if is_known else files.begin()
+        saved = files.begin() if known.before is None else files.load()
+        changes = known.changes
+        if any(saved.messages[i] is not None for i in changes.begun if i < len(saved.messages)):
+            raise PlanError(
+                f"the job of the checkpoint {folder!r} was killed before all of its outputs had "
+                "what it holds; start it once more as it was and stop it, and then change it"
+            )
         if saved.finished:
             refuse_more_after_the_end(own, outputs, folder)
         keeper = Keeper(own, lease, files, saved, interval)
-        given = [_by_epoch(output, job["job"], i, saved) for i, output in enumerate(outputs)]
+        given = [
+            _by_epoch(output, job["job"], i, -1 if i in changes.begun else saved.epoch - 1)
+            for i, output in enumerate(outputs)
+        ]
         keeper.sinks = [sink for sink, _ in given]
         keeper.offsets = offsets
+        operators = operators_of(ends)
+        states = _states(operators, saved, int(job["shards"]))
+        for number in changes.grown:
+            assert known.before is not None
+            _adapt(operators[number], known.before["operators"][number], states[number])
         own.save("job.json", job)
         if saved.epoch >= 0:
-            keeper.commit(saved.epoch, saved.messages or [None] * len(outputs))
+            missing = [None] * (len(outputs) - len(saved.messages))
+            keeper.commit(saved.epoch, [*saved.messages, *missing])
         for sink in keeper.sinks:
             if sink is not None:
                 sink.sink.begin(sink.schema)
     except BaseException:
         lease.release()
         raise
-    operators = operators_of(ends)
-    states = {}
-    for number, node in enumerate(operators):
-        notes = saved.notes[number] if saved.notes else []
-        bundles = [saved.bundles.get((number, shard), {}) for shard in range(job["shards"])]
-        known = [*notes, *({} for _ in range(job["shards"] - len(notes)))]
-        states[id(node)] = [(TrackedStore(b), n) for b, n in zip(bundles, known, strict=True)]
     folders = [source_folder(own, number) for number in range(len(offsets))]
-    sources = saved.sources or [{} for _ in offsets]
-    kept = Kept(keeper, operators, states, (offsets, sources, folders))
+    sources = [*saved.sources, *({} for _ in range(len(offsets) - len(saved.sources)))]
+    by_node = {id(node): state for node, state in zip(operators, states, strict=True)}
+    kept = Kept(keeper, operators, by_node, (offsets, sources, folders))
     return kept, [output for _, output in given]
+
+
+Shard = tuple[TrackedStore, Note]
+
+
+def _states(operators: Sequence[Node], saved: Saved, shards: int) -> list[list[Shard]]:
+    """The store and the note of each shard of each step with state."""
+    states = []
+    for number in range(len(operators)):
+        notes = saved.notes[number] if number < len(saved.notes) else []
+        known: list[Note] = [*notes, *({} for _ in range(shards - len(notes)))]
+        bundles = [saved.bundles.get((number, shard), {}) for shard in range(shards)]
+        states.append([(TrackedStore(b), n) for b, n in zip(bundles, known, strict=True)])
+    return states
+
+
+def _adapt(node: Node, before: dict[str, Any], shards: list[Shard]) -> None:
+    """Have a step's states follow from aggregates that were fewer before."""
+    schemas = {int(kind): schema_of(told) for kind, told in before["kinds"].items()}
+    kept = [
+        (note, {name: unpack(data, schemas[name[0]]) for name, data in store.packed.items()})
+        for store, note in shards
+    ]
+    compiled(node).adapt(kept, schemas)
+    for (store, _), (_, bundles) in zip(shards, kept, strict=True):
+        for name, batch in bundles.items():
+            store.put(*name, batch)
 
 
 def _refuse_ended_parts(ends: Sequence[Node]) -> None:
@@ -398,17 +455,17 @@ def _refuse_ended_parts(ends: Sequence[Node]) -> None:
 
 
 def _by_epoch(
-    output: Output, job: str, number: int, saved: Saved
+    output: Output, job: str, number: int, epoch: int
 ) -> tuple[WrittenByEpoch | None, Output]:
-    """An output that goes to a sink as one that is made visible by epochs."""
+    """An output that goes to a sink as one that is made visible by epochs, up to one so far."""
     if not isinstance(output.to, Sink):
         return None, output
     sink = copy.copy(output.to)
     # Two outputs may go to one place, so each has a name of its own.
     name = uuid.uuid5(uuid.UUID(job), str(number)).hex
     sink.ready(name)
-    if saved.epoch > 0:  # the last one may be yet to come
-        sink.resume(saved.epoch - 1)
+    if epoch >= 0:
+        sink.resume(epoch)
     by_epoch = WrittenByEpoch(sink, output.node.schema, name)
     return by_epoch, Output(output.node, output.to, sink=(by_epoch, True))
 

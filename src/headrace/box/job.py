@@ -386,6 +386,8 @@ class Run:
                     if isinstance(vertex.transform, WrittenByEpoch):
                         vertex.transform.finish()
                         vertex.transform.abort()
+                assert self.keeper is not None
+                self.keeper.settle()
         except BaseException as error:
             self._not_kept(error)
         with self.cascade.lock:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.cache import could_be_anothers
+from headrace.checkpoints.changes import Changes, changes_of
 from headrace.checkpoints.control import Control
 from headrace.checkpoints.numbering import (
     feeders_of,
@@ -37,16 +39,35 @@ FORMAT = 3
 """The version of what we keep in a checkpoint; another is refused."""
 
 
+@dataclass
+class Known:
+    """A job as its checkpoint knows it."""
+
+    job: dict[str, Any]
+    """Its name, its number of shards, its shape and its steps with state, as of now."""
+    before: dict[str, Any] | None = None
+    """The same as they were; None if it has not begun."""
+    changes: Changes = field(default_factory=Changes)
+
+
 def known_job(
-    own: Control, outputs: Sequence[Output], folder: str, engine: str, shards: int
-) -> tuple[dict[str, Any], bool]:
-    """The job's name, its number of shards and its shape, and whether they are from before."""
+    own: Control,
+    outputs: Sequence[Output],
+    folder: str,
+    engine: str,
+    shards: int,
+    is_open: bool = True,
+) -> Known:
+    """The job of a checkpoint, new or as it was; refuses what it cannot be.
+
+    ``is_open`` where the engine can take more steps and aggregates.
+    """
     shape = shape_of(outputs)
     saved = own.load("job.json")
     if saved is None:
         name = uuid.uuid4().hex
         job = {"format": FORMAT, "engine": engine, "job": name, "shards": shards, "shape": shape}
-        return {**job, "operators": operators_in(outputs)}, False
+        return Known({**job, "operators": operators_in(outputs)})
     if own.system is LOCAL and could_be_anothers(own.root):
         raise PlanError(
             f"the checkpoint {folder!r} belongs to another user, or anyone may write to it, and "
@@ -68,13 +89,14 @@ def known_job(
             f"the checkpoint {folder!r} is of a job on {engine_of(saved)}; to go on with it on "
             f"{engine}, move it: headrace state move {folder} NEW-FOLDER --on {engine}"
         )
-    changed = difference(saved["shape"], shape)
-    if changed:
+    changes = changes_of(saved["shape"], shape, is_open)
+    if changes.refused:
         raise PlanError(
-            f"the checkpoint {folder!r} is of another pipeline: {changed}; go back to what it was, "
-            "or give another checkpoint to begin anew"
+            f"the checkpoint {folder!r} is of another pipeline: {changes.refused}; go back to what "
+            "it was, or give another checkpoint to begin anew"
         )
-    return saved, True
+    job = {**saved, "shape": shape, "operators": operators_in(outputs)}
+    return Known(job, saved, changes)
 
 
 def engine_of(job: Mapping[str, Any]) -> str:
@@ -110,7 +132,7 @@ def source_folder(own: Control, number: int) -> str:
 # Shapes
 
 
-def shape_of(outputs: Sequence[Output]) -> dict[str, list[str]]:
+def shape_of(outputs: Sequence[Output]) -> dict[str, list[Any]]:
     """What a checkpoint depends on: sources, steps with state, outputs. Others may change."""
     ends = [output.node for output in outputs]
     steps = [_described(node) for node in operators_of(ends)]
@@ -119,7 +141,13 @@ def shape_of(outputs: Sequence[Output]) -> dict[str, list[str]]:
         "source": [_source_shape(node, offsets) for node, offsets in sources],
         "step": [_step_shape(step) for step in steps],
         "function": [step.functions for step in steps],
+        "grouping": [
+            [step.grouping, [list(a) for a in step.aggregates]] if step.grouping else None
+            for step in steps
+        ],
         "output": [_output_shape(o) for o in outputs],
+        "columns": [list(o.node.schema.names) for o in outputs],
+        "place": [_place(o) for o in outputs],
     }
 
 
@@ -128,7 +156,7 @@ def operators_in(outputs: Sequence[Output]) -> list[dict[str, Any]]:
     ends = [output.node for output in outputs]
     found = []
     for node, level in zip(operators_of(ends), levels_of(ends), strict=True):
-        kinds = _compiled(node).kinds() if is_operator(node) else {}
+        kinds = compiled(node).kinds() if is_operator(node) else {}
         found.append(
             {
                 "name": f"{node.name} {node.detail}",
@@ -158,10 +186,11 @@ def _source_shape(node: Node, offsets: OffsetSource | None) -> str:
 def _described(node: Node) -> Description:
     if not is_operator(node):
         return Description(f"{node.name} {node.detail}", 0)
-    return _compiled(node).describe()
+    return compiled(node).describe()
 
 
-def _compiled(node: Node) -> Operator:
+def compiled(node: Node) -> Operator:
+    """The operator of a step with state."""
     return operator_of(node, [Input((), i.schema) for i in node.inputs], "UTC")
 
 
@@ -175,25 +204,14 @@ def _columns(fields: Sequence[pa.Field]) -> str:
     return ", ".join(f"{f.name} {type_name(f.type)}" for f in fields)
 
 
+def _place(output: Output) -> str:
+    """Where an output goes, whatever its columns."""
+    to = output.to
+    return str(to) if isinstance(to, Sink) else ""
+
+
 def _output_shape(output: Output) -> str:
     to = output.to
     if isinstance(to, Sink):
         return to.identity(output.node.schema)
     return "kept in memory" if to is None else type(to).__name__
-
-
-def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
-    """What changed between two shapes, in a few words; nothing if they are the same."""
-    for kind in ("source", "step", "output"):
-        before, after = old.get(kind, []), new.get(kind, [])
-        for i, (a, b) in enumerate(zip(before, after, strict=False)):
-            if a != b:
-                return f"{kind} {i + 1} was '{a}' and is '{b}'"
-        if len(before) != len(after):
-            more = after[len(before) :] or before[len(after) :]
-            verb = "is new" if len(after) > len(before) else "is gone"
-            return f"{kind} {min(len(before), len(after)) + 1}, '{more[0]}', {verb}"
-    for step, a, b in zip(new["step"], old.get("function", []), new["function"], strict=False):
-        if a != b:
-            return f"the function of '{step}' is another ({a}, now {b}), and results of it are kept"
-    return ""

@@ -128,6 +128,9 @@ def _rest(notes: Iterable[Note]) -> Note:
         for name, value in note.items():
             if name.startswith("kept-") or value is None:
                 continue
+            if name == "grown":
+                together[name] = value  # the same in all
+                continue
             before = together.get(name)
             if before is None:
                 together[name] = value

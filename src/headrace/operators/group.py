@@ -213,3 +213,17 @@ def describe_group(operator: Any) -> Description:
     )
     keeps = tuple(operator.aggregation.partial_schema)
     return Description(f"{node.name} {node.detail}", operator.version, keeps, functions)
+
+
+def padded(aggregation: Aggregation, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Partials with those of more aggregates beside them, which have seen nothing yet."""
+    keys = len(aggregation.keys)
+    states = zip(aggregation.partial_schema.names[keys:], aggregation.accumulators(), strict=True)
+    fresh = {name: state for name, state in states if name not in batch.schema.names}
+    columns = [
+        fresh[field.name].partials(batch.num_rows).cast(field.type)
+        if field.name in fresh
+        else batch.column(field.name)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from headrace.kernels.chain import Chain
 from headrace.kernels.join import sharded
-from headrace.operators.stores import Note, Order, Store
+from headrace.operators.stores import Name, Note, Order, Store
 from headrace.plan.nodes import Narrow
 from headrace.windows import FOREVER, Window
 
@@ -99,6 +99,10 @@ class State:
         return watermark
 
 
+Bundles = dict[Name, pa.RecordBatch]
+"""What a state keeps, by name."""
+
+
 @dataclass(frozen=True)
 class Description:
     """What a checkpoint of an operator depends on."""
@@ -108,6 +112,9 @@ class Description:
     keeps: tuple[pa.Field, ...] = ()
     functions: str = ""
     """The functions whose results are kept, with what tells them apart from others."""
+    grouping: str = ""
+    """What is grouped, where a checkpoint can take more aggregates of it."""
+    aggregates: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -189,6 +196,13 @@ class Operator:
     def kinds(self) -> dict[int, Kind]:
         """The bundles that a state keeps, by their kind."""
         return {}
+
+    def adapt(self, kept: list[tuple[Note, Bundles]], before: dict[int, pa.Schema]) -> None:
+        """Have the states of all shards follow from aggregates that were fewer before.
+
+        ``kept`` are the note and the bundles of each shard, ``before`` the columns of each kind.
+        """
+        raise NotImplementedError
 
     def describe(self) -> Description:
         """What a checkpoint depends on."""

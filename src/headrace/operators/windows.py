@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.expressions import col
 from headrace.kernels.aggregate import (
@@ -37,9 +38,10 @@ from headrace.kernels.window import (
     rows_by_pane,
     windowed,
 )
-from headrace.operators.group import Merging, closing, describe_group
+from headrace.operators.group import Merging, closing, describe_group, padded
 from headrace.operators.operator import (
     MANY,
+    Bundles,
     Description,
     Hosting,
     Input,
@@ -56,7 +58,8 @@ from headrace.operators.shards import Shards
 from headrace.operators.sliced_tables import SlicedTables
 from headrace.operators.stores import Note, Order, Retained, Store, origin
 from headrace.operators.tables import MANY_SLICES, ROW
-from headrace.plan.nodes import GroupBy
+from headrace.plan.nodes import GroupBy, named
+from headrace.plan.time import END, START
 from headrace.windows import BEGINNING, FOREVER, Window
 
 PANE = "__pane"
@@ -143,7 +146,34 @@ class Windows(Operator):
         return kinds
 
     def describe(self) -> Description:
-        return describe_group(self)
+        node = self.node
+        if node.is_ordered or not node.aggregates:
+            return describe_group(self)
+        keys = ", ".join(named(name, tree) for name, tree in node.keys)
+        aggregates = tuple((name, repr(aggregate)) for name, aggregate in node.aggregates)
+        what = f"{keys} in {self.window!r}, state version {self.version}"
+        return replace(describe_group(self), grouping=what, aggregates=aggregates)
+
+    def adapt(self, kept: list[tuple[Note, Bundles]], before: dict[int, pa.Schema]) -> None:
+        """New aggregates begin with the first window of which nothing has come yet."""
+        since = BEGINNING
+        names = list(self.node.schema.names)
+        for _, bundles in kept:
+            for (kind, slice, _), batch in bundles.items():
+                last = slice
+                if kind == 1:
+                    last = int(np.max(numbers(batch.column(PANE), np.int64), initial=BEGINNING))
+                since = max(since, last + 1)
+        for note, bundles in kept:
+            grown: list[list[Any]] = note.setdefault("grown", [])
+            for name, batch in bundles.items():
+                aggregation = self.aggregation if name[0] == 0 else self.by_pane
+                assert aggregation is not None
+                schema = self.kept_schema if name[0] == 0 else aggregation.partial_schema
+                bundles[name] = padded(aggregation, batch, schema)
+            old = set(before[0].names)
+            new = [n for n in names if n not in old and n not in (START, END)]
+            grown.append([new, since])
 
 
 class WindowPartial:
@@ -302,6 +332,25 @@ class WindowState(State):
         columns = [*part.batch.columns[:-1], sequence, step, part.batch.columns[-1]]
         return pa.RecordBatch.from_arrays(columns, schema=self.operator.kept_schema)
 
+    def _finished(self, number: int, results: pa.RecordBatch) -> pa.RecordBatch:
+        finished = self.operator.finished(number, results)
+        return self._without_new(finished, np.full(finished.num_rows, number))
+
+    def _without_new(self, results: pa.RecordBatch, lasts: Any) -> pa.RecordBatch:
+        """Results without aggregates that began while their windows were open already.
+
+        ``lasts`` are the last panes of their windows.
+        """
+        for names, since in self.note.get("grown", ()):
+            began = lasts - self.window.panes + 1 >= since
+            if began.all():
+                continue
+            for name in names:
+                place = results.schema.get_field_index(name)
+                kept = pc.if_else(pa.array(began), results.column(place), None)
+                results = results.set_column(place, results.schema.field(place), kept)
+        return results
+
     def _merging(self) -> Merging:
         return Merging(self.operator.aggregation, self.operator.node.is_ordered)
 
@@ -324,7 +373,7 @@ class WindowState(State):
             merging = new.pop(number, None) or self._merging()
             for order, batch in self.panes.pop(number):
                 merging.add(order, batch)
-            yield number, self.operator.finished(number, merging.results())
+            yield number, self._finished(number, merging.results())
 
     # Sliding windows
 
@@ -344,7 +393,7 @@ class WindowState(State):
             }
             for number, results in slid(self.sliding, self.window, entering, first, complete):
                 if entered is None or number >= entered:
-                    yield number, self.operator.finished(number, results)
+                    yield number, self._finished(number, results)
             self._forget(complete - count)
         self.note["entered"] = complete
 
@@ -415,7 +464,8 @@ class WindowState(State):
         finish = _pane_ends(last, window)
         bare = results.select([i for i in range(results.num_columns) if i != keys])
         schema = operator.node.schema
-        yield complete - 1, windowed(bare, keys, finish - window.size, finish, schema)
+        closed = windowed(bare, keys, finish - window.size, finish, schema)
+        yield complete - 1, self._without_new(closed, last)
 
     def _keep(self, batch: pa.RecordBatch, panes: Any) -> None:
         """Retain what is of windows that are still open, the way that costs less."""

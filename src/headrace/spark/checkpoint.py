@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.checkpoints.control import Control
-from headrace.checkpoints.shape import known_job, refuse_more_after_the_end
+from headrace.checkpoints.shape import Known, known_job, refuse_more_after_the_end
 from headrace.errors import PlanError
 from headrace.io.files import filesystem
 from headrace.jobs import Output
@@ -15,12 +15,12 @@ from headrace.spark.initial import FOLDER as INITIAL
 from headrace.spark.initial import initial_of
 
 
-def known_stream(own: Control, graph: Graph, folder: str, session: Any) -> dict[str, Any]:
+def known_stream(own: Control, graph: Graph, folder: str, session: Any) -> Known:
     """The job's name, its number of shards and its shape, as they were or as they will be."""
     outputs: Sequence[Output] = graph.outputs
     shards = max(1, int(session.sparkContext.defaultParallelism))
-    job, saved = known_job(own, outputs, folder, "spark", shards)
-    if not saved:
+    known = known_job(own, outputs, folder, "spark", shards, is_open=False)
+    if known.before is None:
         system, root = filesystem(folder)
         if system.get_file_info(f"{root}/offsets").type.name == "Directory":
             raise PlanError(f"{folder!r} is the checkpoint of another program; give another folder")
@@ -29,11 +29,11 @@ def known_stream(own: Control, graph: Graph, folder: str, session: Any) -> dict[
                 f"state was being moved to {folder!r}, and not all of it has come; remove the "
                 "folder, and move it again"
             )
-        return job
+        return known
     _refuse_incomplete(own, graph, folder)
     if own.read().get("finished"):
         refuse_more_after_the_end(own, outputs, folder)
-    return job
+    return known
 
 
 def _refuse_incomplete(own: Control, graph: Graph, folder: str) -> None:

@@ -63,17 +63,23 @@ def start_stream(
     own = Control(f"{folder}/headrace")
     lease = Lease(own)
     try:
-        known = known_stream(own, graph, folder, session)
+        found = known_stream(own, graph, folder, session)
+        known = found.job
         # Nothing is changed anywhere before all has been looked at.
         done = own.read().get("batch")
         base: int = known.get("base", 0)
         epoch = base - 1 if done is None else base + done
         messages = messages_of(own) if done is None else []
         settled = epoch - 1 if messages else epoch
-        deliveries = [_delivery(o, known["job"], i, settled) for i, o in enumerate(outputs)]
+        begun = found.changes.begun
+        deliveries = [
+            _delivery(o, known["job"], i, -1 if i in begun else settled)
+            for i, o in enumerate(outputs)
+        ]
         own.make()
         lease.take()
-        if (own.load("job.json") or known) != known or own.read().get("batch") != done:
+        now = own.load("job.json")
+        if now != found.before or own.read().get("batch") != done:
             raise EngineError(f"another job used {folder!r} just now; start this one again")
         own.save("job.json", known)
         initial = _initial(own, folder)
