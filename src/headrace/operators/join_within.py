@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
 
 from headrace.kernels.chain import compile_chain
-from headrace.kernels.join import Bucket, TemporalJoin
+from headrace.kernels.join import without_null
+from headrace.kernels.temporal import Kept, TemporalJoin
 from headrace.kernels.window import event_times
 from headrace.operators.operator import (
     Hosting,
@@ -18,6 +21,7 @@ from headrace.operators.operator import (
     PassedOn,
     Phases,
     Result,
+    SharedState,
     State,
     by_keys,
 )
@@ -49,6 +53,9 @@ class NearInTime(Operator):
     def state(self, store: Store, note: Note) -> NearState:
         return NearState(self, store, note)
 
+    def shared_state(self, shards: Shards) -> NearShared:
+        return NearShared(self, shards)
+
     def advances(self, before: int, now: int) -> bool:
         return True
 
@@ -56,13 +63,9 @@ class NearInTime(Operator):
         self, shards: Shards, lane: int, watermark: int, emit: Callable[[int, Result], None]
     ) -> Phases:
         """Nothing comes of a watermark but that records are forgotten: one short task."""
-
-        def forget() -> None:
-            for shard in range(shards.count):
-                for result in shards.take(shard, ()):
-                    emit(shard, result)
-
-        return iter([[forget]])
+        shared = shards.shared
+        assert isinstance(shared, NearShared)
+        return iter([[lambda: shared.forget(shards.watermarks)]])
 
 
 class NearState(State):
@@ -92,11 +95,11 @@ class NearState(State):
             self._load(lane, batch)
         for lane, batch in arrived:
             pairs, kept = self.join.add(lane, batch)
-            for slice, rows in kept:
+            for _, slice, rows in (piece for bundle in kept for piece in bundle.pieces()):
                 self._retain(lane, slice, rows)
             for pair in pairs:
                 yield 0, pair
-        self._forget(watermarks)
+        self.forget(watermarks)
 
     def _load(self, lane: int, batch: pa.RecordBatch) -> None:
         """Have in memory the slices of the other side that a bundle may match."""
@@ -109,36 +112,80 @@ class NearState(State):
         last = join.span.pane_at(int(times.max()) + high)
         for slice in [n for n in self.unloaded[other] if first <= n <= last]:
             self.unloaded[other].remove(slice)
-            bucket = join.buckets[other][slice] = Bucket()
             for _, stored in self.sides[other].load(slice):
-                words = join.sides[other].words(stored)
-                bucket.add(words, event_times(stored, self.operator.clocks[other]))
-                bucket.chunks.append(stored)
+                join.load(other, slice, stored)
 
     def _retain(self, lane: int, slice: int, rows: pa.RecordBatch) -> None:
-        """Keep some rows that the join has put into a bucket."""
-        as_it_is = self.sides[lane].append(slice, rows)
+        """Keep some rows that the join has taken in, if a later record may match them."""
+        join = self.join
+        if join.span.pane_end(slice) <= join.oldest(lane):
+            return
+        self.sides[lane].append(slice, rows)
         if slice in self.unloaded[lane]:  # most of it is in the store alone, and so is this now
-            del self.join.buckets[lane][slice]
-        elif as_it_is:
-            self.join.buckets[lane][slice].chunks.append(rows)
-        else:
-            chunks = [batch for _, batch in self.sides[lane].load(slice)]
-            self.join.buckets[lane][slice].chunks = chunks
+            join.drop(lane, slice)
 
-    def _forget(self, watermarks: Sequence[int]) -> None:
+    def forget(self, watermarks: Sequence[int]) -> None:
+        """Go on to the watermarks of the inputs."""
         join = self.join
         for side in (0, 1):
             if watermarks[side] <= join.watermarks[side]:
                 continue
             join.forget(side, watermarks[side])
             other = 1 - side
-            oldest = watermarks[side] - join.reach[other][1]
             for slice in self.sides[other].numbers():
-                old = slice not in join.buckets[other]
-                if slice in self.unloaded[other]:
-                    old = join.span.pane_end(slice) <= oldest
-                if old:
+                if join.span.pane_end(slice) <= join.oldest(other):
                     self.sides[other].drop(slice)
                     self.unloaded[other].discard(slice)
         self.note["watermarks"] = join.watermarks
+
+
+class NearShared(SharedState):
+    """The records of all shards of a process in one join; the states keep what is to last.
+
+    A bundle is put into their stores at the next watermark.
+    """
+
+    def __init__(self, operator: NearInTime, shards: Shards) -> None:
+        self.operator = operator
+        self.states = [state for state in shards.states if isinstance(state, NearState)]
+        self.join = TemporalJoin(operator.node, shards.count)
+        self.kept: deque[Kept] = deque()
+        self.lock = threading.Lock()
+        for shard, state in enumerate(self.states):
+            self.join.watermarks = list(state.join.watermarks)
+            for lane, side in enumerate(state.sides):
+                for slice in side.numbers():
+                    for _, stored in side.load(slice):
+                        self.join.load(lane, slice, stored, shard)
+
+    @property
+    def nbytes(self) -> int:
+        waiting = sum(int(kept.batch.nbytes) for kept in list(self.kept))
+        return self.join.nbytes + waiting
+
+    def add(self, lane: int, batch: pa.RecordBatch, worker: int) -> Iterator[Result]:
+        batch = without_null(batch, self.operator.keys[lane])
+        if batch.num_rows:
+            # From another shard on for each worker, so that they seldom meet at a lock.
+            pairs, kept = self.join.add(lane, batch, worker)
+            self.kept.extend(kept)
+            for pair in pairs:
+                yield 0, pair
+
+    def forget(self, watermarks: Sequence[int]) -> None:
+        """Go on to the watermarks of the inputs; the stores then have all that may match."""
+        with self.lock:
+            join = self.join
+            for side in (0, 1):
+                if watermarks[side] > join.watermarks[side]:
+                    join.forget(side, watermarks[side])
+            pieces: dict[tuple[int, int, int], list[pa.RecordBatch]] = {}
+            while self.kept:
+                kept = self.kept.popleft()
+                for shard, slice, rows in kept.pieces():
+                    if join.span.pane_end(slice) > join.oldest(kept.side):
+                        pieces.setdefault((shard, kept.side, slice), []).append(rows)
+            for (shard, side, slice), batches in pieces.items():
+                self.states[shard].sides[side].extend(slice, batches)
+            for state in self.states:
+                state.forget(watermarks)

@@ -38,15 +38,20 @@ class Shards:
         """What each shard knows of them: it is told by the watermark's own tasks."""
         self.rows = [0] * self.count
         """That wait in each inbox."""
+        self.shared = operator.shared_state(self)
 
     @property
     def nbytes(self) -> int:
         waiting = sum(int(p.batch.nbytes) for inbox in self.inboxes for p in list(inbox))
         parts: list[Any] = [*self.partials, *self.stores, *self.states]
+        parts += [] if self.shared is None else [self.shared]
         return waiting + sum(int(part.nbytes) for part in parts)
 
     def add(self, lane: int, batch: pa.RecordBatch, order: Order, worker: int) -> Iterator[Result]:
         """Take in a bundle of one input; the results that come at once."""
+        if self.shared is not None:
+            yield from self.shared.add(lane, batch, worker)
+            return
         parts = list(self.partials[lane].add(batch, order, worker))
         early = self.operator.emits_early
         # From another shard on for each worker, so that they seldom meet at a lock.
