@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from headrace.errors import PlanError
+from headrace.kernels.expressions.automata import automaton_of
 from headrace.kernels.expressions.casts import cast
 from headrace.kernels.expressions.kernel import (
     FUNCTIONS,
@@ -483,9 +484,21 @@ def build_extract_all(
         pieces = pc.split_pattern(cut.values.filter(pa.array(kept)), _CLOSE, max_splits=1)
         return np.diff(np.concatenate([[0], np.cumsum(kept)])[offsets]), pc.list_element(pieces, 0)
 
-    def extract(array: pa.Array) -> pa.Array:
+    automaton = automaton_of(regex.python.pattern) if linear and index == 0 else None
+
+    def by_automaton(array: pa.Array) -> tuple[Any, Any, pa.Array] | None:
+        if automaton is None or needle is None:
+            return None
+        rows = needle.rows(array)
+        matches = automaton.extract(array, rows)
+        return None if matches is None else (rows, *matches)
+
+    def by_library(array: pa.Array) -> tuple[Any, Any, pa.Array]:
         rows, some = candidates(needle, array)
-        found, pieces = (by_re2 if linear and not _has_marks(some) else by_python)(some)
+        return rows, *(by_re2 if linear and not _has_marks(some) else by_python)(some)
+
+    def extract(array: pa.Array) -> pa.Array:
+        rows, found, pieces = by_automaton(array) or by_library(array)
         sizes = np.zeros(len(array), np.int32)
         sizes[slice(None) if rows is None else rows] = found
         offsets = np.zeros(len(array) + 1, np.int32)

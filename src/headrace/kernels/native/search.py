@@ -41,41 +41,50 @@ def _both_at(typingctx: Any, data: Any, at: Any, first: Any, gap: Any, second: A
 
 
 @njit(nogil=True, cache=True)
-def rows_with(data: Any, offsets: Any, needle: Any, first: int, second: int, rows: Any) -> int:
-    """The rows that hold the bytes of ``needle``, in order; how many there are.
+def next_place(data: Any, at: int, end: int, needle: Any, first: int, second: int) -> int:
+    """Where the bytes of ``needle`` are next between ``at`` and ``end``; -1 if nowhere.
 
-    ``first`` and ``second`` are the places in the needle of the bytes that are looked for through
-    all rows as one text; they should be rare ones.
+    ``first`` and ``second`` are the places in the needle of the bytes that are looked for; they
+    should be rare ones.
     """
-    end = np.int64(offsets[offsets.size - 1])
     length = needle.size
     gap = second - first
     reach = BLOCK + max(first, second)
-    found = 0
-    row = 0
-    at = np.int64(offsets[0])
-    while at + length <= end:
-        if at + reach <= end:
-            mask = _both_at(data, at + first, needle[first], gap, needle[second])
-            step = BLOCK
-        else:  # the last places one by one
-            mask = U64(1)
-            step = 1
-        following = at + step
+    a, b = needle[first], needle[second]
+    while at + reach <= end:
+        mask = _both_at(data, at + first, a, gap, b)
         while mask != U64(0):
             start = at + np.int64(trailing_zeros(mask))
+            if start + length <= end and same_bytes(data, start, needle, 0, length):
+                return start
             mask &= mask - U64(1)
-            if start + length > end or not same_bytes(data, start, needle, 0, length):
-                continue
-            while np.int64(offsets[row + 1]) <= start:
-                row += 1
-            after = np.int64(offsets[row + 1])
-            if start + length <= after:
-                rows[found] = row
-                found += 1
-                following = max(following, after)  # the rest of this row does not matter
-                if after - at >= step:
-                    break
-                mask &= ~((U64(1) << U64(after - at)) - U64(1))
-        at = following
+        at += BLOCK
+    while at + length <= end:
+        if same_bytes(data, at, needle, 0, length):
+            return at
+        at += 1
+    return -1
+
+
+@njit(nogil=True, cache=True)
+def rows_with(data: Any, offsets: Any, needle: Any, first: int, second: int, rows: Any) -> int:
+    """The rows that hold the bytes of ``needle``, in order; how many there are.
+
+    All rows are gone through as one text.
+    """
+    end = np.int64(offsets[offsets.size - 1])
+    found = 0
+    row = 0
+    at = next_place(data, np.int64(offsets[0]), end, needle, first, second)
+    while at >= 0:
+        while np.int64(offsets[row + 1]) <= at:
+            row += 1
+        after = np.int64(offsets[row + 1])
+        if at + needle.size <= after:
+            rows[found] = row
+            found += 1
+            at = after  # the rest of this row does not matter
+        else:
+            at += 1
+        at = next_place(data, at, end, needle, first, second)
     return found
