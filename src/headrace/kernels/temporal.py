@@ -102,12 +102,14 @@ class Kept:
     low: int
     spans: int
 
-    def pieces(self) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-        """The records of each shard and slice."""
+    def pieces(self, first: int) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        """The records of each shard and slice, from the slice ``first`` on."""
+        if first >= self.low + self.spans:
+            return
         starts = self.starts.tolist()
         for i in range(len(starts) - 1):
-            if starts[i + 1] > starts[i]:
-                shard, slice = divmod(i, self.spans)
+            shard, slice = divmod(i, self.spans)
+            if starts[i + 1] > starts[i] and self.low + slice >= first:
                 rows = self.batch.slice(starts[i], starts[i + 1] - starts[i])
                 yield shard, self.low + slice, rows
 
@@ -141,6 +143,10 @@ class TemporalJoin:
     def oldest(self, side: int) -> int:
         """A record of a side that is older than this will find no partner any more."""
         return max(self.watermarks[1 - side] - self.reach[side][1], BEGINNING)
+
+    def first_slice(self, side: int) -> int:
+        """The first slice with records of a side that may still find a partner."""
+        return self.span.pane_at(self.oldest(side))
 
     def add(
         self, side: int, batch: pa.RecordBatch, first: int = 0
@@ -185,8 +191,8 @@ class TemporalJoin:
     def _join(self, kept: Kept, near: Sequence[Tables | None], first: int) -> list[pa.RecordBatch]:
         side, batch, spans = kept.side, kept.batch, kept.spans
         words, times = self.sides[side].words(batch), event_times(batch, self.clocks[side])
-        oldest, panes = self.oldest(side), range(kept.low, kept.low + spans)
-        mine = [self._tables(side, n) if self.span.pane_end(n) > oldest else None for n in panes]
+        first_slice, panes = self.first_slice(side), range(kept.low, kept.low + spans)
+        mine = [self._tables(side, n) if n >= first_slice else None for n in panes]
         for i, tables in enumerate(mine):
             if tables is not None:
                 tables.columns += words, times
@@ -258,11 +264,11 @@ class TemporalJoin:
         """One side will send nothing before ``watermark``: what could only match that, goes."""
         self.watermarks[side] = watermark
         other = 1 - side
-        oldest = self.oldest(other)
+        first = self.first_slice(other)
         with self.lock:
-            for slice in [n for n in self.slices[other] if self.span.pane_end(n) <= oldest]:
+            for slice in [n for n in self.slices[other] if n < first]:
                 del self.slices[other][slice]
-        self.records[other].forget(self.span.pane_at(oldest))
+        self.records[other].forget(first)
 
     def _pairs(
         self, side: int, batch: pa.RecordBatch, rows: Any, others: Any, before: Any

@@ -95,7 +95,8 @@ class NearState(State):
             self._load(lane, batch)
         for lane, batch in arrived:
             pairs, kept = self.join.add(lane, batch)
-            for _, slice, rows in (piece for bundle in kept for piece in bundle.pieces()):
+            first = self.join.first_slice(lane)
+            for _, slice, rows in (piece for bundle in kept for piece in bundle.pieces(first)):
                 self._retain(lane, slice, rows)
             for pair in pairs:
                 yield 0, pair
@@ -116,13 +117,10 @@ class NearState(State):
                 join.load(other, slice, stored)
 
     def _retain(self, lane: int, slice: int, rows: pa.RecordBatch) -> None:
-        """Keep some rows that the join has taken in, if a later record may match them."""
-        join = self.join
-        if join.span.pane_end(slice) <= join.oldest(lane):
-            return
+        """Keep some rows that the join has taken in."""
         self.sides[lane].append(slice, rows)
         if slice in self.unloaded[lane]:  # most of it is in the store alone, and so is this now
-            join.drop(lane, slice)
+            self.join.drop(lane, slice)
 
     def forget(self, watermarks: Sequence[int]) -> None:
         """Go on to the watermarks of the inputs."""
@@ -132,10 +130,10 @@ class NearState(State):
                 continue
             join.forget(side, watermarks[side])
             other = 1 - side
-            for slice in self.sides[other].numbers():
-                if join.span.pane_end(slice) <= join.oldest(other):
-                    self.sides[other].drop(slice)
-                    self.unloaded[other].discard(slice)
+            first = join.first_slice(other)
+            for slice in [n for n in self.sides[other].numbers() if n < first]:
+                self.sides[other].drop(slice)
+                self.unloaded[other].discard(slice)
         self.note["watermarks"] = join.watermarks
 
 
@@ -179,12 +177,12 @@ class NearShared(SharedState):
             for side in (0, 1):
                 if watermarks[side] > join.watermarks[side]:
                     join.forget(side, watermarks[side])
+            first = [join.first_slice(side) for side in (0, 1)]
             pieces: dict[tuple[int, int, int], list[pa.RecordBatch]] = {}
             while self.kept:
                 kept = self.kept.popleft()
-                for shard, slice, rows in kept.pieces():
-                    if join.span.pane_end(slice) > join.oldest(kept.side):
-                        pieces.setdefault((shard, kept.side, slice), []).append(rows)
+                for shard, slice, rows in kept.pieces(first[kept.side]):
+                    pieces.setdefault((shard, kept.side, slice), []).append(rows)
             for (shard, side, slice), batches in pieces.items():
                 self.states[shard].sides[side].extend(slice, batches)
             for state in self.states:
