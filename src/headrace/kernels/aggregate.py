@@ -272,8 +272,13 @@ def shards_of(columns: Sequence[pa.Array], rows: int, shards: int) -> np.ndarray
     """The shard of each row's key: the same for equal keys, whatever computed it."""
     if shards == 1 or not columns:
         return np.zeros(rows, np.int64)
+    return (key_hashes(columns, rows) % np.uint64(shards)).astype(np.int64)
+
+
+def key_hashes(columns: Sequence[pa.Array], rows: int) -> np.ndarray[Any, Any]:
+    """The hash of each row's key, whose remainder is its shard."""
     plain = [c if hashable(c.type) else pc.cast(c, pa.string()) for c in columns]
-    return (hash_columns(plain, rows) % np.uint64(shards)).astype(np.int64)
+    return hash_columns(plain, rows)
 
 
 def by_shard(

@@ -230,10 +230,9 @@ def _explode(
     )
 
     def with_parents(batch: pa.RecordBatch, parents: Any, values: pa.Array) -> pa.RecordBatch:
-        if kept and batch.num_rows > 1:
-            copies = np.bincount(parents, minlength=batch.num_rows)
-            if sum(_copied_bytes(batch.column(i), copies) for i in kept) > _MOST_BYTES:
-                raise TooLarge
+        copied = sum(_copied_bytes(batch.column(i), parents) for i in kept)
+        if copied > _MOST_BYTES and batch.num_rows > 1:
+            raise TooLarge
         owners = pa.array(parents)
         columns = [batch.column(i).take(owners) for i in kept]
         return pa.RecordBatch.from_arrays([*columns, values], schema=after)
@@ -256,12 +255,13 @@ def _explode(
     return general, after
 
 
-def _copied_bytes(column: pa.Array, copies: Any) -> int:
-    """How large a column becomes when each row is there so many times."""
+def _copied_bytes(column: pa.Array, rows: Any) -> int:
+    """How large a column of these rows of it is."""
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
-        return int(np.diff(Text.of(column).offsets) @ copies)
-    return column.nbytes // max(1, len(column)) * int(copies.sum())
+        offsets = Text.of(column).offsets
+        return int((offsets[rows + 1] - offsets[rows]).sum(dtype=np.int64))
+    return column.nbytes // max(1, len(column)) * len(rows)
 
 
 def _event_time(step: EventTime, schema: pa.Schema) -> tuple[Run, pa.Schema]:

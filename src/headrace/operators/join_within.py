@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
 
 from headrace.kernels.chain import compile_chain
-from headrace.kernels.join import Bucket, TemporalJoin, span_of
+from headrace.kernels.join import without_null
+from headrace.kernels.temporal import Kept, TemporalJoin, span_of
 from headrace.kernels.window import event_times
 from headrace.operators.operator import (
     Hosting,
@@ -19,6 +22,7 @@ from headrace.operators.operator import (
     PassedOn,
     Phases,
     Result,
+    SharedState,
     State,
     by_keys,
 )
@@ -55,6 +59,9 @@ class NearInTime(Operator):
         sides = zip(("left", "right"), self.chains, self.keys, strict=True)
         return {i: Kind(f"{n} side", c.schema, k, span) for i, (n, c, k) in enumerate(sides)}
 
+    def shared_state(self, shards: Shards) -> NearShared:
+        return NearShared(self, shards)
+
     def advances(self, before: int, now: int) -> bool:
         return True
 
@@ -62,13 +69,9 @@ class NearInTime(Operator):
         self, shards: Shards, lane: int, watermark: int, emit: Callable[[int, Result], None]
     ) -> Phases:
         """Nothing comes of a watermark but that records are forgotten: one short task."""
-
-        def forget() -> None:
-            for shard in range(shards.count):
-                for result in shards.take(shard, ()):
-                    emit(shard, result)
-
-        return iter([[forget]])
+        shared = shards.shared
+        assert isinstance(shared, NearShared)
+        return iter([[lambda: shared.forget(shards.watermarks)]])
 
 
 class NearState(State):
@@ -98,11 +101,12 @@ class NearState(State):
             self._load(lane, batch)
         for lane, batch in arrived:
             pairs, kept = self.join.add(lane, batch)
-            for slice, rows in kept:
+            first = self.join.first_slice(lane)
+            for _, slice, rows in (piece for bundle in kept for piece in bundle.pieces(first)):
                 self._retain(lane, slice, rows)
             for pair in pairs:
                 yield 0, pair
-        self._forget(watermarks)
+        self.forget(watermarks)
 
     def _load(self, lane: int, batch: pa.RecordBatch) -> None:
         """Have in memory the slices of the other side that a bundle may match."""
@@ -115,36 +119,82 @@ class NearState(State):
         last = join.span.pane_at(int(times.max()) + high)
         for slice in [n for n in self.unloaded[other] if first <= n <= last]:
             self.unloaded[other].remove(slice)
-            bucket = join.buckets[other][slice] = Bucket()
             for _, stored in self.sides[other].load(slice):
-                words = join.sides[other].words(stored)
-                bucket.add(words, event_times(stored, self.operator.clocks[other]))
-                bucket.chunks.append(stored)
+                join.load(other, slice, stored)
 
     def _retain(self, lane: int, slice: int, rows: pa.RecordBatch) -> None:
-        """Keep some rows that the join has put into a bucket."""
-        as_it_is = self.sides[lane].append(slice, rows)
+        """Keep some rows that the join has taken in."""
+        self.sides[lane].append(slice, rows)
         if slice in self.unloaded[lane]:  # most of it is in the store alone, and so is this now
-            del self.join.buckets[lane][slice]
-        elif as_it_is:
-            self.join.buckets[lane][slice].chunks.append(rows)
-        else:
-            chunks = [batch for _, batch in self.sides[lane].load(slice)]
-            self.join.buckets[lane][slice].chunks = chunks
+            self.join.drop(lane, slice)
 
-    def _forget(self, watermarks: Sequence[int]) -> None:
+    def forget(self, watermarks: Sequence[int]) -> None:
+        """Go on to the watermarks of the inputs."""
         join = self.join
         for side in (0, 1):
             if watermarks[side] <= join.watermarks[side]:
                 continue
             join.forget(side, watermarks[side])
             other = 1 - side
-            oldest = watermarks[side] - join.reach[other][1]
-            for slice in self.sides[other].numbers():
-                old = slice not in join.buckets[other]
-                if slice in self.unloaded[other]:
-                    old = join.span.pane_end(slice) <= oldest
-                if old:
-                    self.sides[other].drop(slice)
-                    self.unloaded[other].discard(slice)
+            first = join.first_slice(other)
+            for slice in [n for n in self.sides[other].numbers() if n < first]:
+                self.sides[other].drop(slice)
+                self.unloaded[other].discard(slice)
         self.note["watermarks"] = join.watermarks
+
+
+class NearShared(SharedState):
+    """The records of all shards of a process in one join; the states keep what is to last.
+
+    Where there is a checkpoint, bundles are put into their stores before it is written.
+    """
+
+    def __init__(self, operator: NearInTime, shards: Shards) -> None:
+        self.operator = operator
+        self.states = [state for state in shards.states if isinstance(state, NearState)]
+        self.join = TemporalJoin(operator.node, shards.count)
+        self.is_kept = shards.is_kept
+        self.kept: deque[Kept] = deque()
+        self.lock = threading.Lock()
+        for shard, state in enumerate(self.states):
+            self.join.watermarks = list(state.join.watermarks)
+            for lane, side in enumerate(state.sides):
+                for slice in side.numbers():
+                    for _, stored in side.load(slice):
+                        self.join.load(lane, slice, stored, shard)
+
+    @property
+    def nbytes(self) -> int:
+        waiting = sum(int(kept.batch.nbytes) for kept in list(self.kept))
+        return self.join.nbytes + waiting
+
+    def add(self, lane: int, batch: pa.RecordBatch, worker: int) -> Iterator[Result]:
+        batch = without_null(batch, self.operator.keys[lane])
+        if batch.num_rows:
+            # From another shard on for each worker, so that they seldom meet at a lock.
+            pairs, kept = self.join.add(lane, batch, worker)
+            if self.is_kept:
+                self.kept.extend(kept)
+            for pair in pairs:
+                yield 0, pair
+
+    def forget(self, watermarks: Sequence[int]) -> None:
+        """Go on to the watermarks of the inputs."""
+        with self.lock:
+            for side in (0, 1):
+                if watermarks[side] > self.join.watermarks[side]:
+                    self.join.forget(side, watermarks[side])
+
+    def flush(self) -> None:
+        with self.lock:
+            join = self.join
+            first = [join.first_slice(side) for side in (0, 1)]
+            pieces: dict[tuple[int, int, int], list[pa.RecordBatch]] = {}
+            while self.kept:
+                kept = self.kept.popleft()
+                for shard, slice, rows in kept.pieces(first[kept.side]):
+                    pieces.setdefault((shard, kept.side, slice), []).append(rows)
+            for (shard, side, slice), batches in pieces.items():
+                self.states[shard].sides[side].extend(slice, batches)
+            for state in self.states:
+                state.forget(join.watermarks)

@@ -99,6 +99,25 @@ class State:
         return watermark
 
 
+class SharedState:
+    """All shards of an operator in one process, where to hold them as one takes fewer steps.
+
+    Threads call it at once. What must last is put into the states' stores when it is flushed.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it holds beside the stores."""
+        return 0
+
+    def add(self, lane: int, batch: pa.RecordBatch, worker: int) -> Iterator[Result]:
+        """Take in a bundle of one input; the results that come at once."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Have the states' stores hold all that is to last."""
+
+
 Bundles = dict[Name, pa.RecordBatch]
 """What a state keeps, by name."""
 
@@ -182,6 +201,10 @@ class Operator:
     def state(self, store: Store, note: Note) -> State:
         """The state of one shard, as the store and the note have it."""
         raise NotImplementedError
+
+    def shared_state(self, shards: Shards) -> SharedState | None:
+        """What takes in the bundles of all shards of one process; None if each does by itself."""
+        return None
 
     def advances(self, before: int, now: int) -> bool:
         """Whether there may be results when a watermark moves on: at the end, unless told."""

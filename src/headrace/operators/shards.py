@@ -41,7 +41,9 @@ class Shards:
         self.stores = [store for store, _ in kept]
         self.notes = [note for _, note in kept]
         self.states = [operator.state(store, note) for store, note in kept]
-        self.early = operator.emits_early or saved is not None
+        self.is_kept = saved is not None
+        """Whether a checkpoint keeps the stores."""
+        self.early = operator.emits_early or self.is_kept
         self.locks = [threading.Lock() for _ in range(self.count)]
         self.inboxes: list[list[Part]] = [[] for _ in range(self.count)]
         self.watermarks = [BEGINNING for _ in lanes]
@@ -49,15 +51,20 @@ class Shards:
         """What each shard knows of them: it is told by the watermark's own tasks."""
         self.rows = [0] * self.count
         """That wait in each inbox."""
+        self.shared = operator.shared_state(self)
 
     @property
     def nbytes(self) -> int:
         waiting = sum(int(p.batch.nbytes) for inbox in self.inboxes for p in list(inbox))
         parts: list[Any] = [*self.partials, *self.stores, *self.states]
+        parts += [] if self.shared is None else [self.shared]
         return waiting + sum(int(part.nbytes) for part in parts)
 
     def add(self, lane: int, batch: pa.RecordBatch, order: Order, worker: int) -> Iterator[Result]:
         """Take in a bundle of one input; the results that come at once."""
+        if self.shared is not None:
+            yield from self.shared.add(lane, batch, worker)
+            return
         parts = list(self.partials[lane].add(batch, order, worker))
         # From another shard on for each worker, so that they seldom meet at a lock.
         cut = worker % len(parts) if parts else 0
@@ -73,6 +80,8 @@ class Shards:
 
     def flush(self) -> Phases:
         """Have the states hold all that the partials do, at the watermarks they know."""
+        if self.shared is not None:
+            yield [self.shared.flush]
         for lane, partial in enumerate(self.partials):
             sealing = partial.seal(None)
             if sealing:

@@ -109,6 +109,8 @@ _FEW = 8
 """So many bundles of a slice are kept as they come."""
 _FEW_ROWS = 1 << 8
 """So few are not looked at: to ask a bundle for its size takes as long as to keep it."""
+_MANY_ROWS = 1 << 10
+"""A bundle of so many is kept by itself."""
 _LARGE = 64 << 20
 """About the largest bundle that is kept as one: what a value of a state store can well hold."""
 
@@ -158,6 +160,17 @@ class Retained:
         self._put(slice, kept, batch, order)
         return True
 
+    def extend(self, slice: int, batches: list[pa.RecordBatch]) -> None:
+        """Keep some bundles: large ones as they are, small ones together."""
+        kept, small = self.slices.setdefault(slice, []), list[pa.RecordBatch]()
+        for batch in batches:
+            if batch.num_rows >= _MANY_ROWS:
+                self._put(slice, kept, batch, ())
+            else:
+                small.append(batch)
+        if small:
+            self.append(slice, small[0] if len(small) == 1 else pa.concat_batches(small))
+
     def _with_smaller(
         self, slice: int, kept: list[list[Any]], batch: pa.RecordBatch, order: Order
     ) -> pa.RecordBatch:
@@ -177,7 +190,7 @@ class Retained:
         return batch if len(batches) == 1 else self.merge(batches)
 
     def _put(self, slice: int, kept: list[list[Any]], batch: pa.RecordBatch, order: Order) -> None:
-        number = max((bundle[0] for bundle in kept), default=-1) + 1
+        number = kept[-1][0] + 1 if kept else 0
         self.store.put(self.kind, slice, number, batch)
         kept.append([number, batch.num_rows, list(order)])
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import re
 import sys
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -76,6 +78,7 @@ class Pattern:
         return self.python
 
 
+@lru_cache(maxsize=256)
 def compile_pattern(java: str, where: str) -> Pattern:
     """Read a Java pattern, or refuse it in the place it was written."""
     reader = _Reader(java, where)
@@ -102,20 +105,42 @@ def _known(re2: str) -> str | None:
 
 
 def _needle(pattern: str) -> str | None:
-    """The most telling text that every match must hold, of two characters at least."""
+    """The most telling text that every match must hold."""
     if _parser is None:
         return None
-    runs, run = [], ""
-    for kind, value in _parser.parse(pattern, re.ASCII):
+    runs = "".join(_required(_parser.parse(pattern, re.ASCII))).split(_GAP)
+    return max((r for r in runs if r), key=_rarity, default=None)
+
+
+_COMMON = " etaoinsrhldcumfpgwyb,.vk\n0123456789-'\"TSAIMCxjqz"
+"""The characters of ordinary text, the most frequent first."""
+
+
+def rank(c: str) -> int:
+    """How rare a character is in ordinary text; the rarest have the highest."""
+    place = _COMMON.find(c)
+    return len(_COMMON) if place < 0 else place
+
+
+def _rarity(text: str) -> tuple[int, int]:
+    return sum(sorted(map(rank, text))[-2:]), len(text)
+
+
+_GAP = "\uffff"
+
+
+def _required(nodes: Any) -> Iterator[str]:
+    """The ASCII characters that stand in every match, in order; a gap where others may stand."""
+    for kind, value in nodes:
         if kind is _constants.LITERAL and value < 128:
-            run += chr(value)
-            continue
-        runs.append(run)
-        run = ""
-    runs = [r for r in [*runs, run] if len(r) > 1]
-    return max(
-        runs, key=lambda r: (any(not c.isalnum() and c != " " for c in r), len(r)), default=None
-    )
+            yield chr(value)
+        elif kind is _constants.SUBPATTERN and not (value[1] or value[2]):
+            yield from _required(value[3])
+        elif kind in (_constants.MAX_REPEAT, _constants.MIN_REPEAT) and value[0] > 0:
+            yield from _required(value[2])
+            yield _GAP
+        else:
+            yield _GAP
 
 
 class _Reader:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from headrace.errors import PlanError
+from headrace.kernels.expressions.automata import automaton_of
 from headrace.kernels.expressions.casts import cast
 from headrace.kernels.expressions.kernel import (
     FUNCTIONS,
@@ -27,9 +28,15 @@ from headrace.kernels.expressions.kernel import (
     not_for_spark,
     want,
 )
+from headrace.kernels.expressions.needles import (
+    Needle,
+    candidates,
+    text_at,
+    text_changed,
+    true_at,
+)
 from headrace.kernels.expressions.patterns import Pattern, compile_pattern, replacement
-from headrace.kernels.native import search as native_search
-from headrace.kernels.tokenise import Text, Tokeniser
+from headrace.kernels.tokenise import Tokeniser
 
 STRING = pa.string()
 BOOLEAN = pa.bool_()
@@ -69,7 +76,10 @@ def _nothing(value: Kernel) -> Kernel:
     return apply(STRING, lambda v: pc.if_else(pc.is_null(v), v, pa.scalar(None, STRING)), value)
 
 
-def each_text(compute: Callable[[str], Any], kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+Arrays = Callable[[pa.Array], pa.Array]
+
+
+def each_text(compute: Callable[[str], Any], kind: pa.DataType) -> Arrays:
     """A Python function of one string, over an array."""
     return lambda array: pa.array(
         [None if s is None else compute(s) for s in array.to_pylist()], kind
@@ -164,9 +174,20 @@ def _search(names: tuple[str, ...], compute: Callable[..., Any]) -> None:
         return apply(BOOLEAN, lambda v: compute(v, sought), text(value, names[0]))
 
 
-_search(("contains",), pc.match_substring)
 _search(("startswith",), pc.starts_with)
 _search(("endswith",), pc.ends_with)
+
+
+@function("contains")
+def build_contains(scope: Scope, value: Kernel, part: Kernel) -> Kernel:
+    sought = constant_text(part, "the text sought", "contains")
+    return _contains(text(value, "contains"), sought)
+
+
+def _contains(value: Kernel, part: str) -> Kernel:
+    if not part:
+        return apply(BOOLEAN, lambda v: pc.match_substring(v, part), value)
+    return apply_arrays(BOOLEAN, Needle(part).is_in, value)
 
 
 @function("instr")
@@ -280,8 +301,11 @@ _OPEN, _CLOSE = "\x02\uf8fe", "\x03\uf8ff"
 """Text that marks where matches begin and end; what holds it is cut by Python."""
 
 
+_MARKS = Needle(_OPEN), Needle(_CLOSE)
+
+
 def _has_marks(array: pa.Array) -> bool:
-    return any(pc.any(pc.match_substring(array, m)).as_py() for m in (_OPEN, _CLOSE))
+    return any(mark.rows(array).size for mark in _MARKS)
 
 
 def pattern_of(kernel: Kernel, where: str) -> Pattern:
@@ -305,46 +329,27 @@ def alike(pattern: Pattern, kernel: Kernel, cuts: bool = True) -> Kernel:
 
 def _rlike(value: Kernel, pattern: Pattern) -> Kernel:
     if pattern.literal is not None:
-        part = pattern.literal
-        return apply(BOOLEAN, lambda v: pc.match_substring(v, part), value)
+        return _contains(value, pattern.literal)
     if pattern.search is not None:
         re2 = pattern.search
-        if pattern.needle is None:
-            return apply(BOOLEAN, lambda v: pc.match_substring_regex(v, re2), value)
-        holds = Needle(pattern.needle)
+        test: Arrays = lambda array: pc.match_substring_regex(array, re2)  # noqa: E731
+    else:
+        search = pattern.by_python("rlike").search
+        test = each_text(lambda s: search(s) is not None, BOOLEAN)
+    needle = _needle(pattern)
 
-        def matches(array: pa.Array) -> pa.Array:
-            rows = holds.rows(array)
-            mask = np.zeros(len(array), np.bool_)
-            found = pc.match_substring_regex(array.take(pa.array(rows)), re2)
-            mask[rows] = found.to_numpy(zero_copy_only=False)
-            return (
-                pa.array(mask)
-                if not array.null_count
-                else pc.if_else(array.is_valid(), pa.array(mask), pa.scalar(None, BOOLEAN))
-            )
+    def matches(array: pa.Array) -> pa.Array:
+        rows, some = candidates(needle, array)
+        found = test(some)
+        if rows is None:
+            return found
+        return true_at(rows[found.to_numpy(zero_copy_only=False)], array)
 
-        return apply_arrays(BOOLEAN, matches, value)
-    search = pattern.by_python("rlike").search
-    return apply_arrays(BOOLEAN, each_text(lambda s: search(s) is not None, BOOLEAN), value)
+    return apply_arrays(BOOLEAN, matches, value)
 
 
-class Needle:
-    """Text to look for in many strings at once."""
-
-    def __init__(self, text: str) -> None:
-        self.bytes = np.frombuffer(text.encode(), np.uint8)
-        # A mark is rarer than a letter, and a late letter rarer than a vowel.
-        telling = sorted(range(len(text)), key=lambda i: (text[i].isalnum(), text[i] in "aeiou "))
-        self.anchor = telling[0]
-
-    def rows(self, array: pa.Array) -> np.ndarray[Any, Any]:
-        """The rows that hold it; no null does."""
-        text = Text.of(array)
-        rows = np.empty(max(1, text.offsets.size - 1), np.int64)
-        count = native_search.rows_with(text.data, text.offsets, self.bytes, self.anchor, rows)
-        found = rows[:count]
-        return found[text.valid[found]] if text.valid.size else found
+def _needle(pattern: Pattern) -> Needle | None:
+    return None if pattern.needle is None else Needle(pattern.needle)
 
 
 @function("rlike", "regexp_like", "regexp")
@@ -387,6 +392,8 @@ def _like(scope: Scope, tree: exp.Binary, escape: str) -> Kernel:
     plain = _plain_like(pattern, escape)
     if plain is not None:
         compute, part = plain
+        if compute is pc.match_substring:
+            return _contains(value, part)
         return apply(BOOLEAN, lambda v: compute(v, part), value)
     return apply(BOOLEAN, lambda v: pc.match_substring_regex(v, re2), value)
 
@@ -421,21 +428,26 @@ def build_extract(
             f"regexp_extract: {regex.java!r} has {regex.groups} groups; there is no group {index}"
         )
     value = text(value, "regexp_extract")
-    if regex.re2 is not None and not (index and regex.endless):
-        re2 = f"(?P<g0>{regex.re2})"
+    needle = _needle(regex)
+    linear = regex.re2 is not None and not (index and regex.endless)
+    search = (regex.python if linear else regex.by_python("regexp_extract")).search
 
-        def fast(array: pa.Array) -> pa.Array:
-            found = pc.struct_field(pc.extract_regex(array, re2), index)
-            return pc.if_else(pc.is_null(array), pa.scalar(None, STRING), pc.coalesce(found, ""))
+    def by_re2(array: pa.Array) -> pa.Array:
+        found = pc.struct_field(pc.extract_regex(array, f"(?P<g0>{regex.re2})"), index)
+        return pc.if_else(pc.is_null(array), pa.scalar(None, STRING), pc.coalesce(found, ""))
 
-        return alike(regex, apply_arrays(STRING, fast, value), False)
-    search = regex.by_python("regexp_extract").search
-
-    def extract(s: str) -> str:
+    def first(s: str) -> str:
         match = search(s)
         return "" if match is None else (match.group(index) or "")
 
-    return alike(regex, apply_arrays(STRING, each_text(extract, STRING), value), False)
+    pull = by_re2 if linear else each_text(first, STRING)
+
+    def extract(array: pa.Array) -> pa.Array:
+        rows, some = candidates(needle, array)
+        pieces = pull(some)
+        return pieces if rows is None else text_at(rows, pieces, array)
+
+    return alike(regex, apply_arrays(STRING, extract, value), False)
 
 
 @function("regexp_extract_all")
@@ -450,8 +462,7 @@ def build_extract_all(
             f"there is no group {index}"
         )
     value = text(value, "regexp_extract_all")
-    holds = None if regex.needle is None else Needle(regex.needle)
-
+    needle = _needle(regex)
     linear = regex.re2 is not None and not regex.empty and index < 10
     finditer = (regex.python if linear else regex.by_python("regexp_extract_all")).finditer
 
@@ -473,10 +484,21 @@ def build_extract_all(
         pieces = pc.split_pattern(cut.values.filter(pa.array(kept)), _CLOSE, max_splits=1)
         return np.diff(np.concatenate([[0], np.cumsum(kept)])[offsets]), pc.list_element(pieces, 0)
 
+    automaton = automaton_of(regex.python.pattern) if linear and index == 0 else None
+
+    def by_automaton(array: pa.Array) -> tuple[Any, Any, pa.Array] | None:
+        if automaton is None or needle is None:
+            return None
+        rows = needle.rows(array)
+        matches = automaton.extract(array, rows)
+        return None if matches is None else (rows, *matches)
+
+    def by_library(array: pa.Array) -> tuple[Any, Any, pa.Array]:
+        rows, some = candidates(needle, array)
+        return rows, *(by_re2 if linear and not _has_marks(some) else by_python)(some)
+
     def extract(array: pa.Array) -> pa.Array:
-        rows = None if holds is None else holds.rows(array)
-        some = array if rows is None else array.take(pa.array(rows))
-        found, pieces = (by_re2 if linear and not _has_marks(some) else by_python)(some)
+        rows, found, pieces = by_automaton(array) or by_library(array)
         sizes = np.zeros(len(array), np.int32)
         sizes[slice(None) if rows is None else rows] = found
         offsets = np.zeros(len(array) + 1, np.int32)
@@ -496,12 +518,17 @@ def build_regexp_replace(scope: Scope, value: Kernel, pattern: Kernel, new: Kern
     # The two libraries treat a match of nothing next to a match of something differently.
     if regex.re2 is not None and re2_put is not None and not regex.empty:
         re2 = regex.re2
-        kernel = apply(STRING, lambda v: pc.replace_substring_regex(v, re2, re2_put), value)
-        return alike(regex, kernel)
-    sub = regex.by_python("regexp_replace").sub
-    return alike(
-        regex, apply_arrays(STRING, each_text(lambda s: sub(python_put, s), STRING), value)
-    )
+        change: Arrays = lambda array: pc.replace_substring_regex(array, re2, re2_put)  # noqa: E731
+    else:
+        sub = regex.by_python("regexp_replace").sub
+        change = each_text(lambda s: sub(python_put, s), STRING)
+    needle = _needle(regex)
+
+    def replace(array: pa.Array) -> pa.Array:
+        rows, some = candidates(needle, array)
+        return change(some) if rows is None else text_changed(rows, change(some), array)
+
+    return alike(regex, apply_arrays(STRING, replace, value))
 
 
 @function("split")

@@ -76,7 +76,8 @@ def _seed(typingctx: Any, number: Any) -> Any:
 
 
 @intrinsic
-def _trailing_zeros(typingctx: Any, word: Any) -> Any:
+def trailing_zeros(typingctx: Any, word: Any) -> Any:
+    """The place of a word's lowest bit; the word must not be zero."""
     signature = types.uint64(types.uint64)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -107,7 +108,7 @@ def prefetch(typingctx: Any, data: Any, at: Any) -> Any:
 @njit(nogil=True, cache=True, inline="always")
 def first_byte(mask: Any) -> Any:
     """Which byte of a word is the first whose high bit is set; the mask must not be zero."""
-    return np.int64(_trailing_zeros(mask) >> U64(3))
+    return np.int64(trailing_zeros(mask) >> U64(3))
 
 
 ONES = U64(0x0101010101010101)
