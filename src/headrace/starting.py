@@ -22,16 +22,23 @@ def start(
     """
     if isinstance(outputs, (Stream, Outlet)) or not isinstance(outputs, Sequence):
         raise PlanError("start takes a list: hr.start([stream, …]), or stream.start() for one")
+    found = outputs_of(outputs)
+    if not found:
+        raise PlanError("start: there is nothing to start; give a list of streams")
+    engines = [item.on for item in outputs if isinstance(item, Outlet) and item.on is not None]
+    on = engines[0] if on is None and engines else on
+    job: Job = resolve(on).start(found, checkpoint, trigger)
+    return job
+
+
+def outputs_of(items: Sequence[Any]) -> list[Output]:
+    """Streams, with where they go or without, as an engine takes them."""
     found: list[Output] = []
-    for item in outputs:
+    for item in items:
         if isinstance(item, Outlet):
-            on = item.on if on is None else on
             item = (item.stream, item.sink)
         stream, to = item if isinstance(item, tuple) and len(item) == 2 else (item, None)
         if not isinstance(stream, Stream):
             raise PlanError(f"start: {stream!r} is not a stream, nor a (stream, sink) pair")
         found.append(stream._output(to))
-    if not found:
-        raise PlanError("start: there is nothing to start; give a list of streams")
-    job: Job = resolve(on).start(found, checkpoint, trigger)
-    return job
+    return found

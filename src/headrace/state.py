@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.checkpoints.changes import Changes, changes_of
 from headrace.checkpoints.control import Control, checkpoint_folder
 from headrace.checkpoints.lease import Lease
-from headrace.checkpoints.shape import FORMAT, engine_of
+from headrace.checkpoints.shape import FORMAT, engine_of, shape_of
 from headrace.checkpoints.state import JobState, in_shards
 from headrace.errors import PlanError
+from headrace.starting import outputs_of
 
 ENGINES = ("box", "spark")
 
@@ -57,6 +59,15 @@ def move_state(
         write_state(there, state)
         own.save("job.json", {**job, "moved": there})
     return state
+
+
+def changes_since(folder: str | Path, outputs: Sequence[Any]) -> Changes:
+    """What has changed in a pipeline since a checkpoint was begun; ``outputs`` as for ``start``."""
+    where = checkpoint_folder(folder)
+    saved = Control(f"{where}/headrace").load("job.json")
+    if saved is None:
+        raise PlanError(f"there is no checkpoint of a job in {where!r}; check the path")
+    return changes_of(saved["shape"], shape_of(outputs_of(outputs)), engine_of(saved) == "box")
 
 
 @contextlib.contextmanager

@@ -330,10 +330,10 @@ class Keeper:
         """Outputs have all that the checkpoint holds: it need not say what they were given."""
         self.files.settle()
 
-    def commit(self, epoch: int, messages: Sequence[Any]) -> None:
-        """Make an epoch visible in every output."""
-        for sink, message in zip(self.sinks, messages, strict=True):
-            if sink is not None:
+    def commit(self, epoch: int, messages: Sequence[Any], besides: Sequence[int] = ()) -> None:
+        """Make an epoch visible in every output but some."""
+        for number, (sink, message) in enumerate(zip(self.sinks, messages, strict=True)):
+            if sink is not None and number not in besides:
                 sink.commit(epoch, [] if message is None else [message])
         self.in_doubt = False
 
@@ -402,7 +402,7 @@ def kept_in(
         own.save("job.json", job)
         if saved.epoch >= 0:
             missing = [None] * (len(outputs) - len(saved.messages))
-            keeper.commit(saved.epoch, [*saved.messages, *missing])
+            keeper.commit(saved.epoch, [*saved.messages, *missing], besides=changes.begun)
         for sink in keeper.sinks:
             if sink is not None:
                 sink.sink.begin(sink.schema)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import argparse
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from headrace.checkpoints.shape import engine_of
 from headrace.checkpoints.state import JobState, holdings
-from headrace.state import ENGINES, move_state, read_state
+from headrace.cli.targets import add_target, pipelines_of
+from headrace.state import ENGINES, changes_since, move_state, read_state
 from headrace.windows import show_time
 
 
@@ -34,6 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     move.add_argument("--on", choices=ENGINES, help="the engine to go on with (the same)")
     move.add_argument("--shards", type=int, metavar="N", help="another number of shards")
     move.set_defaults(act=_move)
+    diff = actions.add_parser(
+        "diff",
+        help="which changes of a pipeline its checkpoint can take",
+        description="Compares a pipeline with the one a checkpoint is of, and starts nothing. Ends "
+        "with 1 if something cannot be taken.",
+    )
+    diff.add_argument("folder", metavar="FOLDER", help="the job's checkpoint")
+    add_target(diff)
+    diff.set_defaults(act=_diff, on=None)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -59,6 +70,18 @@ def _move(arguments: argparse.Namespace) -> int:
         soft_wrap=True,
     )
     return 0
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    console = Console()
+    targets = pipelines_of(arguments, Console(stderr=True)).values()
+    changes = changes_since(arguments.folder, list(targets))
+    for change in changes.found:
+        verdict = "[green]taken[/green]  " if change.is_taken else "[red]refused[/red]"
+        console.print(f"{verdict} {escape(change.text)}", soft_wrap=True)
+    if not changes.found:
+        console.print("nothing has changed that a checkpoint depends on")
+    return 1 if changes.refused else 0
 
 
 def _print(state: JobState, console: Console) -> None:
