@@ -16,6 +16,7 @@ from headrace.kernels.temporal import TemporalJoin
 from headrace.operators.join_within import NearInTime
 from headrace.operators.operator import Input
 from headrace.operators.shards import Shards
+from headrace.operators.stores import TrackedStore
 from headrace.windows import FOREVER
 
 TIME = pa.timestamp("us", "UTC")
@@ -175,11 +176,11 @@ def test_threads_that_add_at_once_find_every_pair_once(threads, parts, keys):
 
 @pytest.mark.parametrize("rows", [10, 3000])
 @pytest.mark.parametrize("count", [1, 4])
-def test_the_stores_have_at_a_watermark_all_that_may_still_match(count, rows):
+def test_the_stores_have_all_that_may_still_match_when_flushed(count, rows):
     node = node_of(pa.string())
     schemas = [node.left.schema, node.right.schema]
     operator = NearInTime(node, [Input((), schema) for schema in schemas], "UTC")
-    shards = Shards(operator, count, 2)
+    shards = Shards(operator, count, 2, [(TrackedStore({}), {}) for _ in range(count)])
     keys = [None if i % 51 == 50 else str(i % 51) for i in range(rows)]
     sides = [[(i * 300_000 // rows, (k,), str(i % 9)) for i, k in enumerate(keys)]] * 2
     early = [[r for r in side if r[0] < 150_000] for side in sides]
@@ -202,14 +203,18 @@ def test_the_stores_have_at_a_watermark_all_that_may_still_match(count, rows):
                 for task in tasks:
                     task()
 
+    def flush(shards):
+        for tasks in shards.flush():
+            for task in tasks:
+                task()
+
     found = add(shards, early)
     advance(shards, 150_000)
-    again = Shards(operator, count, 2)
-    again.stores, again.watermarks = shards.stores, list(shards.watermarks)
-    notes = [state.note for state in shards.states]
-    again.states = [operator.state(s, n) for s, n in zip(again.stores, notes, strict=True)]
-    again.shared = operator.shared_state(again)
+    flush(shards)
+    again = Shards(operator, count, 2, list(zip(shards.stores, shards.notes, strict=True)))
+    again.watermarks = list(shards.watermarks)
     found += add(again, late)
     assert rows_of(found, 1) == pairs_of(*sides)
     advance(again, FOREVER)
+    flush(again)
     assert not any(store.batches for store in again.stores)

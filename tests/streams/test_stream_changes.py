@@ -32,6 +32,11 @@ def run(outlets: Any, checkpoint: Path, engine: Any, end: bool = False) -> None:
     assert job.wait(PATIENCE)
 
 
+def rounded(row: dict[str, Any]) -> str:
+    """A record as text, but for the last digits, which follow the order of sums."""
+    return str({n: round(v, 6) if isinstance(v, float) else v for n, v in row.items()})
+
+
 @pytest.mark.parametrize("window", WINDOWS)
 def test_more_aggregates_begin_with_the_next_window(
     tmp_path: Path, box_engine: hr.Box, window: str
@@ -55,9 +60,9 @@ def test_more_aggregates_begin_with_the_next_window(
     assert rows(old) + rows(new.select(old.schema.names)) != []
     assert sorted(rows(old) + rows(new.select(old.schema.names))) == rows(plain)
     filled = [row for row in new.to_pylist() if row["total"] is not None]
-    known = rows(whole)
+    known = {rounded(row) for row in whole.to_pylist()}
     assert filled
-    assert all(str(row) in known for row in filled)
+    assert {rounded(row) for row in filled} <= known
     open_then = [row for row in new.to_pylist() if row["total"] is None]
     assert open_then
     assert all(row[name] is None for row in open_then for name in more)
