@@ -696,10 +696,9 @@ class Stream(Written, Hinted):
         """Run in the background: ``job = stream.start()``, then ``job.wait()``.
 
         Results go to ``to``: a sink, or a function that is given each bundle, one at a time.
-        Without it they are kept in memory, for ``job.result()``. On Spark, ``checkpoint`` is the
-        folder a job that was stopped or killed goes on from, and ``trigger`` says how often a
-        batch begins (``"500ms"``; at once if not given), or ``"available-now"``: what is there,
-        and no more.
+        Without it they are kept in memory, for ``job.result()``. ``checkpoint`` is the folder a job
+        that was stopped or killed goes on from. ``trigger="available-now"`` reads what is there,
+        and no more; on Spark, ``"500ms"`` says how often a batch begins (at once if not given).
         """
         return resolve(on).start([self._output(to)], checkpoint, trigger)
 
