@@ -618,4 +618,4 @@ class BoxJob(Shown):
         if kind is None and all(i.bounded for i in self._run.ingresses):
             self.wait()
         else:
-            self.stop(drain=kind is None)
+            self.stop(drain=None if kind is None else False)

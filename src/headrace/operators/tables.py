@@ -107,6 +107,7 @@ class WordTables:
         self.parts: dict[int, pa.RecordBatch] | None = None
         self.early: deque[tuple[Text, Tokeniser]] = deque()
         self.early_bytes = 0
+        self.lock = threading.Lock()
 
     @property
     def nbytes(self) -> int:
@@ -118,8 +119,9 @@ class WordTables:
 
     def wait(self, text: Text, tokeniser: Tokeniser) -> None:
         """Keep some text until the slice's own time."""
+        with self.lock:
+            self.early_bytes += text.nbytes
         self.early.append((text, tokeniser))
-        self.early_bytes += text.nbytes
 
     def catch_up(self, worker: int, limit: int) -> None:
         """Count some of the text that waits."""
@@ -128,7 +130,8 @@ class WordTables:
                 text, tokeniser = self.early.popleft()
             except IndexError:
                 return
-            self.early_bytes -= text.nbytes
+            with self.lock:
+                self.early_bytes -= text.nbytes
             self.table(worker).add_text(text, tokeniser)
 
     def table(self, worker: int) -> WordTable:
