@@ -12,14 +12,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 
 import headrace as hr
 from headrace.checkpoints.control import Control
 from headrace.checkpoints.lease import Lease
 from headrace.checkpoints.shape import FORMAT
+from headrace.io.gathering import GatheringWriter
+from headrace.io.sink import Sink
 from headrace.plan.fingerprint import fingerprint
 from tests.streams.conftest import Kafka, drop
 
@@ -307,7 +310,6 @@ def test_another_redis_or_kafka_is_refused(
 
 
 def test_redis_commits_an_epoch_once_though_two_write_it(redis_url: str) -> None:
-    import pyarrow as pa
     import redis
 
     from headrace.io.redis import RedisSink
@@ -339,3 +341,69 @@ def test_a_folder_source_and_a_sink_are_where_they_were_when_built(
     found = hr.read_parquet(tmp_path / "here" / "out").collect(on="box").column("n").to_pylist()
     assert sorted(found) == [1, 2]
     assert not (tmp_path / "there" / "out").exists()
+
+
+# The box
+
+
+@pytest.mark.parametrize("scheduler", ["next-externalization", "first-found", "in-order"])
+def test_every_scheduler_of_the_box_stops_and_goes_on(tmp_path: Path, scheduler: str) -> None:
+    box = hr.Box(workers=3, scheduler=scheduler, commit_every="5ms", debug=True)
+    (tmp_path / "in").mkdir()
+    outlet = counts(tmp_path / "in").write_parquet(tmp_path / "out")
+    for i in range(5):
+        put(tmp_path / "in", f"{i}.json", *range(10 * i, 10 * i + 10))
+        run(outlet, box, tmp_path / "state")
+    drop(tmp_path / "in", "_DONE", "")
+    assert outlet.start(on=box, checkpoint=tmp_path / "state").wait(60)
+    assert hr.read_parquet(tmp_path / "out").collect(on="box")["n"].to_pylist() == [10] * 5
+
+
+def test_a_checkpoint_on_the_box_stays_small(tmp_path: Path) -> None:
+    stream = hr.rate(20_000, upto=40_000, splits=2).event_time("at", delay="0s")
+    windows = stream.key_by("value").window(hr.sliding("200ms", every="50ms"))
+    job = windows.agg(n=hr.count()).write_parquet(tmp_path / "out").start(
+        on=hr.Box(workers=2, commit_every="10ms"), checkpoint=tmp_path / "state"
+    )  # fmt: skip
+    assert job.wait(60)
+    files = list((tmp_path / "state" / "headrace" / "box").iterdir())
+    assert job._run.keeper.count > 10  # type: ignore[attr-defined]
+    assert len(files) < 24
+    assert sum(f.stat().st_size for f in files) < 4 << 20
+    assert not list((tmp_path / "out").glob("_temporary*"))
+
+
+def test_a_sink_that_fails_in_its_commit_gets_the_same_again(tmp_path: Path) -> None:
+    put(tmp_path / "in", "a.json", 1, 2, 15)
+    outlet = counts(tmp_path / "in").write_to(Fails(str(tmp_path / "fail")))
+    drop(tmp_path / "in", "_DONE", "")
+    (tmp_path / "fail").touch()
+    Fails.kept.clear()
+    box = hr.Box(workers=2)
+    with pytest.raises(hr.EngineError, match="not just now"):
+        outlet.start(on=box, checkpoint=tmp_path / "state").wait(60)
+    (tmp_path / "fail").unlink()
+    assert outlet.start(on=box, checkpoint=tmp_path / "state").wait(60)
+    assert sorted(n for counted in Fails.kept.values() for n in counted) == [1, 2]
+
+
+class Fails(Sink):
+    """Fails to commit while there is a file; counts an epoch once."""
+
+    kept: ClassVar[dict[int, list[int]]] = {}
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def open(self, schema: Any, task: str) -> Any:
+        return GatheringWriter()
+
+    def commit(self, messages: list[Any]) -> None:
+        raise AssertionError("it commits by epoch")
+
+    def commit_epoch(self, job: str, epoch: int, messages: list[Any]) -> None:
+        if messages and Path(self.path).exists():
+            raise OSError("not just now")
+        for message in messages:
+            with pa.ipc.open_stream(message) as stream:
+                Fails.kept[epoch] = stream.read_all()["n"].to_pylist()

@@ -79,7 +79,8 @@ def crash(said: dict[str, Any]) -> None:
 
         sinks.replace_file = die  # moved into place, but not yet said to count
     elif said.get("on") == "box":
-        from headrace.box.checkpoint import Files, Keeper
+        from headrace.box.checkpoint import Keeper
+        from headrace.box.manifest import Files
 
         if point == "before the sink":
             Keeper.commit = dying(Keeper.commit, "before")  # type: ignore[method-assign]

@@ -128,7 +128,8 @@ class FlushWork:
     def complete(self) -> None:
         """Share out its next tasks, or finish. The lock is held."""
         if self.tasks is None:
-            self.run.flushed()
+            assert self.run.cutting is not None
+            self.run.cutting.flushed()
             return
         self.left = len(self.tasks)
         self.run.urgent.extend(TaskWork(self, task) for task in self.tasks)

@@ -225,6 +225,13 @@ class Ingress:
             return self.ended or all(r.items is None for r in self.readers)
         return not any(reader.in_step for reader in self.readers)
 
+    def end_epoch(self) -> None:
+        """End the epoch without a watermark of its own. The lock is held."""
+        if not self.ended:
+            for container in self.containers:
+                self.cascade.cancel(container)
+            self._open()
+
     def release(self) -> None:
         """Send on what waits to become a larger bundle. The lock is held."""
         for reader in self.readers:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
@@ -14,9 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.box.arrival import Reader
-from headrace.box.checkpoint import Keeper, Kept, Snapshot
+from headrace.box.checkpoint import Kept
 from headrace.box.clock import Clock, RealClock
 from headrace.box.container import Container
+from headrace.box.cutting import Cutting
 from headrace.box.evaluator import (
     BundleWork,
     FlushWork,
@@ -27,8 +27,8 @@ from headrace.box.evaluator import (
     evaluate,
 )
 from headrace.box.graph import Graph
-from headrace.box.host import Hosted
 from headrace.box.ingress import Ingress, Pace
+from headrace.box.manifest import Snapshot
 from headrace.box.scheduler import scheduler_of
 from headrace.box.sinks import Collected, WrittenByEpoch, sink_of
 from headrace.errors import EngineError, HeadraceError
@@ -41,8 +41,6 @@ from headrace.windows import BEGINNING, FOREVER
 
 log = logging.getLogger("headrace")
 _DELAYS = 10_000
-_LONG_CUT = 10.0
-"""How long, in seconds, readers wait for the last of them before a checkpoint is put off."""
 _MOST_EPOCHS = 64
 """Epochs of one input of a transform that may wait; beyond that nothing more is read."""
 
@@ -97,19 +95,13 @@ class Run:
         self.over = False
         self.error: BaseException | None = None
         self.keeper = None if kept is None else kept.keeper
+        self.cutting: Cutting | None = None
         self.most_bundles = 1 << 30
         """That may be in flight: with a checkpoint few, for it waits until there are none."""
-        self.cutting = self.flushing = self.ending = False
-        """A checkpoint: nothing new is taken in; states are made to hold all; it is the last."""
-        self.cut_since = 0.0
-        self.snapshot: Snapshot | None = None
-        self.to_flush = 0
-        self.written: Any = None
-        """What had been read and delivered at the last checkpoint."""
-        self.hosted: list[Hosted | None] = []
         if kept is not None:
             self.most_bundles = max(16, 4 * workers)
-            self.hosted = [graph.hosted.get(id(node)) for node in kept.operators]
+            hosted = [graph.hosted.get(id(node)) for node in kept.operators]
+            self.cutting = Cutting(self, kept.keeper, hosted)
             for ingress, offsets, saved, folder in zip(self.ingresses, *kept.sources, strict=True):
                 ingress.by_positions(offsets, saved, folder, only_now)
         elif only_now:
@@ -232,8 +224,8 @@ class Run:
                 if least is not None:
                     for ingress in timed:
                         ingress.follow(least)
-                if self.keeper is not None:
-                    self._look_at_the_time(self.keeper)
+                if self.cutting is not None:
+                    self.cutting.look()
             except BaseException as error:
                 self.fail(error)
             self._wake()
@@ -243,7 +235,8 @@ class Run:
         reading. The lock is held."""
         if self.urgent:
             return self.urgent.popleft()
-        if self.flushing:
+        cutting = self.cutting
+        if cutting is not None and cutting.is_flushing:
             return None
         picked = self.scheduler.pick(self.cascade)
         if picked is not None:
@@ -251,15 +244,15 @@ class Run:
             if watermark:
                 return WatermarkWork(self, container, self.cascade.retrieve(container))
             return BundleWork(self, container, self.cascade.claim(container))
-        if self.cutting and self.active == 0:
-            work = self._flush()
-            if work is not None:
+        if cutting is not None and cutting.is_on:
+            work = cutting.flush()
+            if work is not None or cutting.is_flushing:
                 return work
         if self.has_room() or self.active == 0:
             # The source that is furthest behind first, so that a join holds little.
             for ingress in sorted(self.ingresses, key=_behind):
                 reader = ingress.next_reader(self.workers)
-                if reader is not None and self.cutting and ingress.between_steps:
+                if cutting is not None and cutting.is_on and ingress.between_steps:
                     continue
                 if reader is not None:
                     reader.busy = True
@@ -279,8 +272,8 @@ class Run:
             self.delays.append((now, now - container.arrived))
         if watermark == FOREVER:
             self.left -= 1
-            if self.left == 0 and self.keeper is not None:
-                self.cutting = self.ending = True
+            if self.left == 0 and self.cutting is not None:
+                self.cutting.end()
             elif self.left == 0:
                 self._finish()
 
@@ -301,82 +294,13 @@ class Run:
 
     # Checkpoints
 
-    def _look_at_the_time(self, keeper: Keeper) -> None:
-        """Begin a checkpoint if it is time for one. The lock is held."""
-        now = time.monotonic()
-        if self.ending or self.over:
-            return
-        if self.cutting and not self.flushing and now - self.cut_since > _LONG_CUT:
-            self.cutting = False  # a step takes long: go on, and try again
-            keeper.last = now
-            self.cascade.room.notify_all()
-        elif not self.cutting and keeper.is_due() and self.written != self._so_far():
-            self.cutting, self.cut_since = True, now
-            self.cascade.changed.notify()
-
-    def _so_far(self) -> Any:
-        """What tells whether anything has happened."""
-        read = [(i.records, i.bad, i.promised, i.ended) for i in self.ingresses]
-        return read, [vertex.records for vertex in self.sinks]
-
     def _enter(self) -> bool:
         """Wait until a step of a source may begin; false when the job is over. The lock is held."""
-        while self.cutting and not self.over:
+        while self.cutting is not None and self.cutting.is_on and not self.over:
             self.blocked += 1
             self.cascade.room.wait(0.05)
             self.blocked -= 1
         return not self.over
-
-    def _flush(self) -> Work | None:
-        """Have states hold all that came, if nothing else is under way. The lock is held."""
-        assert self.keeper is not None
-        if not self.keeper.is_idle or not all(i.between_steps for i in self.ingresses):
-            return None
-        for ingress in self.ingresses:
-            ingress.release()
-        if self.cascade.in_flight:
-            return None
-        self.snapshot = Snapshot([ingress.state() for ingress in self.ingresses])
-        self.written = self._so_far()
-        self.flushing = True
-        works = [
-            FlushWork(self, v) for v in self.cascade.vertices if isinstance(v.transform, Hosted)
-        ]
-        if not works:
-            self._take_snapshot()
-            return None
-        self.to_flush = len(works)
-        self.urgent.extend(works[1:])
-        return works[0]
-
-    def flushed(self) -> None:
-        """A vertex has been flushed. The lock is held."""
-        self.to_flush -= 1
-        if self.to_flush == 0:
-            self._take_snapshot()
-
-    def _take_snapshot(self) -> None:
-        """Hand over what is to be written, and go on. The lock is held."""
-        snapshot, self.snapshot = self.snapshot, None
-        assert snapshot is not None
-        assert self.keeper is not None
-        for number, hosted in enumerate(self.hosted):
-            stores: Any = [] if hosted is None else hosted.shards.stores
-            notes = [] if hosted is None else hosted.shards.notes
-            snapshot.notes.append(json.loads(json.dumps(notes)))
-            snapshot.promised.append(BEGINNING if hosted is None else hosted.promised())
-            for shard, store in enumerate(stores):
-                for name, batch in store.changes().items():
-                    snapshot.changes[(number, shard, *name)] = batch
-        for vertex in self.sinks:
-            by_epoch = isinstance(vertex.transform, WrittenByEpoch)
-            snapshot.writers.append(vertex.transform.cut() if by_epoch else None)
-        snapshot.finished = all(ingress.ended for ingress in self.ingresses)
-        snapshot.final = self.ending
-        self.flushing = self.cutting = self.ending  # nothing more is done after the last
-        self.keeper.take(snapshot)
-        self.cascade.room.notify_all()
-        self.cascade.changed.notify_all()
 
     def _kept(self, snapshot: Snapshot) -> None:
         """A checkpoint is there. Called by the thread that writes them."""
@@ -420,9 +344,8 @@ class Run:
                     ingress.stop()
         except BaseException as error:
             self.fail(error)
-        if self.keeper is not None:
-            self.cutting = self.ending = True
-            self.cascade.room.notify_all()
+        if self.cutting is not None:
+            self.cutting.end()
         self.cascade.changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
