@@ -351,8 +351,8 @@ def test_every_scheduler_of_the_box_stops_and_goes_on(tmp_path: Path, scheduler:
     box = hr.Box(workers=3, scheduler=scheduler, commit_every="5ms", debug=True)
     (tmp_path / "in").mkdir()
     outlet = counts(tmp_path / "in").write_parquet(tmp_path / "out")
-    for i in range(5):
-        put(tmp_path / "in", f"{i}.json", *range(10 * i, 10 * i + 10))
+    for i in range(10):
+        put(tmp_path / "in", f"{i}.json", *range(5 * i, 5 * i + 5))  # half a window
         run(outlet, box, tmp_path / "state")
     drop(tmp_path / "in", "_DONE", "")
     assert outlet.start(on=box, checkpoint=tmp_path / "state").wait(60)
