@@ -11,7 +11,7 @@ from headrace.checkpoints.changes import Changes, changes_of
 from headrace.checkpoints.control import Control, checkpoint_folder
 from headrace.checkpoints.lease import Lease
 from headrace.checkpoints.shape import FORMAT, engine_of, shape_of
-from headrace.checkpoints.state import JobState, in_shards
+from headrace.checkpoints.state import JobState, in_shards, old_first, refuse_used
 from headrace.errors import PlanError
 from headrace.starting import outputs_of
 
@@ -50,12 +50,16 @@ def move_state(
     here, there = checkpoint_folder(source), checkpoint_folder(target)
     with _held(here) as own:
         state = _read(own, here, spark)
-        job = own.load("job.json") or {}
+        job = {n: v for n, v in (own.load("job.json") or {}).items() if n != "moving"}
         state = state if shards is None else in_shards(state, shards)
-        if (on or engine_of(job)) == "box":
+        on = on or engine_of(job)
+        state = state if on == engine_of(job) else old_first(state)
+        if on == "box":
             from headrace.box.checkpoint import write_state
         else:
             from headrace.spark.state import write_state
+        refuse_used(there)
+        own.save("job.json", {**job, "moving": there})  # till all of it is there, neither starts
         write_state(there, state)
         own.save("job.json", {**job, "moved": there})
     return state

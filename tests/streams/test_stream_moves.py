@@ -38,6 +38,10 @@ PIPELINES: dict[str, Callable[[hr.Stream], hr.Stream]] = {
         .window(hr.tumbling("5s"))
         .agg(n=hr.count(), total=hr.sum("v_right"))
     ),
+    "a union in order": lambda s: (
+        s.filter("v % 2 = 1").union(s.filter("v % 2 = 0"))
+        .key_by("k").window(hr.tumbling("9s")).agg(all=hr.collect("v"))
+    ),
     "windows of windows": lambda s: (
         s.key_by("k").window(hr.tumbling("2s")).agg(n=hr.count())
         .window(hr.tumbling("10s")).agg(n=hr.sum("n"))
@@ -130,6 +134,19 @@ def test_five_times_between_engines_with_kills(spark_engine: hr.Spark, tmp_path:
     assert outlet.start(on=engine, checkpoint=job.said["checkpoint"]).wait(PATIENCE)
     assert written(tmp_path / "out", "parquet") == windows(found)
     assert job.kills >= 5
+
+
+def test_a_session_in_more_shards_than_have_any(tmp_path: Path, box_engine: hr.Box) -> None:
+    put(tmp_path / "in", "0.csv", [{"k": "a", "v": 1, "at": 1_600_000_000.0}])
+    windows = timed(tmp_path / "in").key_by("k").window(hr.session("5s"))
+    outlet = windows.agg(n=hr.count()).write_parquet(tmp_path / "out")
+    job = outlet.start(on=box_engine, checkpoint=tmp_path / "old", trigger="available-now")
+    assert job.wait(PATIENCE)
+    hr.move_state(tmp_path / "old", tmp_path / "new", shards=6)
+    put(tmp_path / "in", "1.csv", [{"k": "b", "v": 1, "at": 1_600_000_100.0}])
+    drop(tmp_path / "in", "_DONE", "")
+    assert outlet.start(on=box_engine, checkpoint=tmp_path / "new").wait(PATIENCE)
+    assert hr.read_parquet(tmp_path / "out").collect(on="box")["n"].to_pylist() == [1, 1]
 
 
 def test_what_was_moved_is_not_started_again(tmp_path: Path, box_engine: hr.Box) -> None:

@@ -52,6 +52,8 @@ class Reader:
     """Whether more than that has been, which only the end of the step gives a position."""
     is_up_to_date: bool = False
     """Whether all has come that was to be read."""
+    is_arriving: bool = False
+    """Whether records have come that are not taken in yet: it is not silent."""
 
 
 class Arrivals:

@@ -47,13 +47,14 @@ class Keeper:
         self.interval = interval
         self.is_idle = True
         self.in_doubt = False
-        """Whether a checkpoint is there whose outputs may not be visible."""
+        """Whether a checkpoint is there, or soon will be, whose outputs may not be visible."""
         self.last = time.monotonic()
         self.took = 0.0
         self.count = self.written = 0
         """Checkpoints, and the bytes of their bundles."""
         self.sinks: list[WrittenByEpoch | None] = []
-        self.offsets: list[OffsetSource] = []
+        self.offsets: list[OffsetSource | None] = []
+        """The sources as they are read."""
         self.waiting: queue.SimpleQueue[Snapshot | None] = queue.SimpleQueue()
         self.thread: threading.Thread | None = None
 
@@ -73,7 +74,7 @@ class Keeper:
 
     def take(self, snapshot: Snapshot) -> None:
         """Write a snapshot, soon."""
-        self.is_idle = False
+        self.is_idle, self.in_doubt = False, True
         self.waiting.put(snapshot)
 
     def _run(
@@ -97,12 +98,13 @@ class Keeper:
                 self.lease.renew()
         except BaseException as error:
             failed(error)
+        finally:
+            self.lease.release()
 
     def write(self, snapshot: Snapshot) -> None:
         """Write a snapshot, then make visible what the outputs were given."""
         messages = [None if w is None else w.close() for w in snapshot.writers]
         try:
-            self.in_doubt = True
             epoch = self.files.write(snapshot, messages)
         except OSError as error:
             raise EngineError(
@@ -112,7 +114,8 @@ class Keeper:
         self.written += self.files.sizes.get(f"data-{epoch:010d}", 0)
         self.commit(epoch, messages)
         for source, state in zip(self.offsets, snapshot.sources, strict=True):
-            source.forget(state["at"])
+            if source is not None:
+                source.forget(state["at"])
         self.count += 1
 
     def settle(self) -> None:
@@ -127,11 +130,12 @@ class Keeper:
         self.in_doubt = False
 
     def end(self) -> None:
-        """The job is over: let go of the checkpoint."""
-        if self.thread is not None and self.thread is not threading.current_thread():
+        """The job is over: let go of the checkpoint, once what is being written is."""
+        if self.thread is None:
+            self.lease.release()
+        elif self.thread is not threading.current_thread():
             self.waiting.put(None)
             self.thread.join(10.0)
-        self.lease.release()
 
 
 @dataclass
@@ -168,6 +172,7 @@ def kept_in(
         if known.before != own.load("job.json"):
             raise EngineError(f"another job used {folder!r} just now; start this one again")
         saved = files.begin() if known.before is None else files.load()
+        files.sweep()
         changes = known.changes
         if any(saved.messages[i] is not None for i in changes.begun if i < len(saved.messages)):
             raise PlanError(
@@ -178,11 +183,10 @@ def kept_in(
             refuse_more_after_the_end(own, outputs, folder)
         keeper = Keeper(own, lease, files, saved, interval)
         given = [
-            _by_epoch(output, job["job"], i, -1 if i in changes.begun else saved.epoch - 1)
+            _by_epoch(output, job["job"], i, -1 if i in changes.begun else saved.epoch)
             for i, output in enumerate(outputs)
         ]
         keeper.sinks = [sink for sink, _ in given]
-        keeper.offsets = offsets
         operators = operators_of(ends)
         states = _states(operators, saved, int(job["shards"]))
         for number in changes.grown:
@@ -246,15 +250,20 @@ def _refuse_ended_parts(ends: Sequence[Node]) -> None:
 def _by_epoch(
     output: Output, job: str, number: int, epoch: int
 ) -> tuple[WrittenByEpoch | None, Output]:
-    """An output that goes to a sink as one that is made visible by epochs, up to one so far."""
+    """An output that goes to a sink as one that is made visible by epochs.
+
+    ``epoch`` is the last so far, which may be yet to come; -1 if there is none.
+    """
     if not isinstance(output.to, Sink):
         return None, output
     sink = copy.copy(output.to)
     # Two outputs may go to one place, so each has a name of its own.
     name = uuid.uuid5(uuid.UUID(job), str(number)).hex
-    sink.ready(name)
     if epoch >= 0:
-        sink.resume(epoch)
+        sink.goes_on()
+    sink.ready(name)
+    if epoch > 0:
+        sink.resume(epoch - 1)
     by_epoch = WrittenByEpoch(sink, output.node.schema, name)
     return by_epoch, Output(output.node, output.to, sink=(by_epoch, True))
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace.box.arrival import Reader
 from headrace.box.checkpoint import Keeper
 from headrace.box.evaluator import FlushWork
 from headrace.box.host import Hosted
@@ -29,7 +30,8 @@ class Cutting:
     def __init__(self, run: Run, keeper: Keeper, hosted: Sequence[Hosted | None]) -> None:
         self.run, self.keeper, self.hosted = run, keeper, hosted
         self.is_on = False
-        """Whether no step of a source may begin."""
+        self.slow: list[Reader] = []
+        """The readers that were in a step when it began: till they are done, others go on."""
         self.is_last = False
         """Whether the job ends with this one."""
         self.is_flushing = False
@@ -50,7 +52,19 @@ class Cutting:
             self.run.cascade.room.notify_all()
         elif not self.is_on and self.keeper.is_due() and self.written != self._so_far():
             self.is_on, self.since = True, now
+            self._begin()
             self.run.cascade.changed.notify()
+
+    def _begin(self) -> None:
+        readers = [reader for ingress in self.run.ingresses for reader in ingress.readers]
+        self.slow = [reader for reader in readers if reader.in_step]
+
+    def holds(self, reader: Reader) -> bool:
+        """Whether a reader must not begin a step now."""
+        if not self.is_on:
+            return False
+        waits = any(other.in_step for other in self.slow)
+        return self.is_last or not waits or any(reader is other for other in self.slow)
 
     def end(self) -> None:
         """The job ends with the next one."""

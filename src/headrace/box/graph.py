@@ -233,7 +233,7 @@ class Graph:
 
     def ingresses(self, cascade: Cascade, pace: Pace, clock: Clock, flush: float) -> list[Ingress]:
         """What reads the sources, in their order."""
-        made = []
+        made: list[Ingress] = []
         feeds = [self.feeds[id(n)] for n in sources_of(self.ends) if id(n) in self.feeds]
         for feed in feeds:
             columns = feed.columns
@@ -246,6 +246,7 @@ class Graph:
                     columns = None
             wanted = None if columns is None else sorted(columns)
             ingress = Ingress(node, wanted, cascade, pace, clock, flush, self.zone)
+            ingress.number = len(made)
             ingress.outputs, ingress.late_outputs = feed.outputs, feed.late
             ingress.grains, ingress.every_watermark = self.grains, self.every_watermark
             made.append(ingress)

@@ -10,7 +10,7 @@ from headrace.box.bundle import Bundle
 from headrace.kernels.chain import Chain
 from headrace.operators.operator import Operator, Phases, Result
 from headrace.operators.shards import Shards
-from headrace.operators.stores import Note, TrackedStore
+from headrace.operators.stores import Note, TrackedStore, of_lane
 from headrace.windows import BEGINNING, FOREVER
 
 
@@ -42,7 +42,8 @@ class Stateless:
 
     def process(self, bundle: Bundle, out: Outbox) -> None:
         if self.lanes > 1:
-            out.order = (out.lane, *bundle.order)
+            first, *rest = bundle.order
+            out.order = (of_lane(out.lane, first), *rest)
         for batch in self.chain.bundles(selected(bundle.batch, self.chain)):
             out.emit(batch)
 

@@ -30,6 +30,7 @@ from headrace.kernels.lateness import (
     is_by_source,
     times_of,
 )
+from headrace.operators.stores import input_number
 from headrace.plan.nodes import EventTime, Narrow, Read
 from headrace.types import normal_batch
 from headrace.watermarks import Activity, SourceFrontier, waiting_for
@@ -135,7 +136,7 @@ class Ingress:
         self.failed = f"reading {self.name} failed"
         self.containers: list[Container] = []
         self.readers: list[Reader] = []
-        self.epoch = 0
+        self.epoch = self.number = 0
         self.frontier = SourceFrontier()
         self.activity = Activity(None if self.event is None else self.event.idle)
         self.since_cut = 0
@@ -285,11 +286,15 @@ class Ingress:
             self._end()
 
     def close(self) -> None:
-        """Give back what the splits hold."""
-        for reader in self.readers:
+        """Give back what the splits hold, where no thread reads them, and the source."""
+        for reader in self.readers if self.bounded else ():
             if reader.items is not None and hasattr(reader.items, "close"):
                 with contextlib.suppress(Exception):
                     reader.items.close()
+        source = self.offsets or self.source
+        if isinstance(source, OffsetSource):
+            with contextlib.suppress(Exception):
+                source.close()
 
     # Reading, by evaluators
 
@@ -332,6 +337,7 @@ class Ingress:
         if self.event is not None:
             with self.cascade.lock:
                 self._alive(reader)
+                reader.is_arriving = True
                 known = self.frontier.splits.get(reader.name, BEGINNING)
                 reader.floor = max(reader.floor, known)
         return [self.arrivals.take(reader, batch) for batch in batches if batch.num_rows]
@@ -459,6 +465,7 @@ class Ingress:
             reader.waiting_since = now
         reader.pending.extend(arrived)
         self._alive(reader)
+        reader.is_arriving = False
         # What is large enough goes on at once; only small batches wait to be put together.
         rows = sum(each.records for each in reader.pending)
         if rows >= min(LEAST, self.pace.rows()) or now - reader.waiting_since >= self.flush:
@@ -478,7 +485,8 @@ class Ingress:
             if reader.pending and now - reader.waiting_since >= self.flush:
                 self._release(reader)
         for reader in self.readers:
-            quiet = not reader.pending and self.activity.is_quiet(reader.name, now)
+            waits = reader.pending or reader.is_arriving
+            quiet = not waits and self.activity.is_quiet(reader.name, now)
             if quiet and not reader.done and reader.name not in self.frontier.idle:
                 self.frontier.idle.append(reader.name)
                 self._note(
@@ -530,6 +538,7 @@ class Ingress:
 
     def _take(self, reader: Reader, arrived: list[Arrived]) -> None:
         """Deposit records, and go by the watermarks they bring."""
+        reader.is_arriving = False
         rows = self.pace.rows()
         waiting: list[pa.RecordBatch] = []
         reached: int | None = None
@@ -562,7 +571,7 @@ class Ingress:
             size = -(-batch.num_rows // max(1, round(batch.num_rows / rows)))
             for start in range(0, batch.num_rows, size):
                 piece = batch.slice(start, size)
-                order = (reader.number, reader.sequence)
+                order = (input_number(self.number, reader.number), reader.sequence)
                 reader.sequence += 1
                 self.since_cut += piece.num_rows
                 for container in self.containers[: len(self.outputs)]:

@@ -104,6 +104,7 @@ class Run:
             self.cutting = Cutting(self, kept.keeper, hosted)
             for ingress, offsets, saved, folder in zip(self.ingresses, *kept.sources, strict=True):
                 ingress.by_positions(offsets, saved, folder, only_now)
+            kept.keeper.offsets = [ingress.offsets for ingress in self.ingresses]
         elif only_now:
             for ingress in self.ingresses:
                 ingress.by_positions(replayable(ingress.source), {}, None, only_now)
@@ -155,7 +156,7 @@ class Run:
 
     def _pump(self, ingress: Ingress, reader: Reader) -> None:
         try:
-            ingress.pump(reader, self._room, self._enter, self._accepted)
+            ingress.pump(reader, self._room, lambda: self._enter(reader), self._accepted)
         except BaseException as error:
             with self.cascade.lock:
                 self.fail(error)
@@ -183,10 +184,14 @@ class Run:
 
     def _accepted(self) -> None:
         with self.cascade.lock:
-            if self.only_now and all(ingress.is_up_to_date for ingress in self.ingresses):
-                self.only_now = False
-                self._stop_reading()
+            self._look_whether_all_has_come()
             self._wake()
+
+    def _look_whether_all_has_come(self) -> None:
+        """Where only what is there now is read: stop when it has come. The lock is held."""
+        if self.only_now and all(ingress.is_up_to_date for ingress in self.ingresses):
+            self.only_now = False
+            self._stop_reading()
 
     def _wake(self) -> None:
         """Wake an evaluator if something came since the last time. The lock is held."""
@@ -224,6 +229,7 @@ class Run:
                 if least is not None:
                     for ingress in timed:
                         ingress.follow(least)
+                self._look_whether_all_has_come()
                 if self.cutting is not None:
                     self.cutting.look()
             except BaseException as error:
@@ -294,9 +300,9 @@ class Run:
 
     # Checkpoints
 
-    def _enter(self) -> bool:
+    def _enter(self, reader: Reader) -> bool:
         """Wait until a step of a source may begin; false when the job is over. The lock is held."""
-        while self.cutting is not None and self.cutting.is_on and not self.over:
+        while self.cutting is not None and self.cutting.holds(reader) and not self.over:
             self.blocked += 1
             self.cascade.room.wait(0.05)
             self.blocked -= 1
@@ -357,8 +363,7 @@ class Run:
         self._join("headrace-evaluator", 5.0 if self.error is None else 1.0)
         self._join("headrace-ingress", 0.2)
         for ingress in self.ingresses:
-            if ingress.bounded:
-                ingress.close()
+            ingress.close()
         if self.keeper is not None:
             self.keeper.end()
         if self.error is not None:

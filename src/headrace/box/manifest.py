@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+from pyarrow import fs
 
 from headrace.checkpoints.control import Control
 from headrace.errors import EngineError, PlanError
@@ -24,6 +26,18 @@ from headrace.operators.stores import Name, Note, pack
 
 Key = tuple[int, int, int, int, int]
 """A bundle: operator, shard, kind, slice, number."""
+
+
+class Place(NamedTuple):
+    """Where a bundle is."""
+
+    file: str
+    start: int
+    length: int
+    sum: int
+    """Of its bytes, to know them by."""
+
+
 _ALIGNED = 64
 _MANY_FILES = 16
 _TOLD = ("epoch", "finished", "sources", "notes", "promised", "messages")
@@ -69,7 +83,7 @@ class Files:
     def __init__(self, own: Control) -> None:
         self.system, self.root = own.system, f"{own.root}/box"
         self.folder = own.folder.removesuffix("/headrace")
-        self.live: dict[Key, tuple[str, int, int]] = {}
+        self.live: dict[Key, Place] = {}
         self.sizes: dict[str, int] = {}
         self.epoch = -1
         self.told: dict[str, Any] = {"messages": ""}
@@ -90,23 +104,29 @@ class Files:
                 "'headrace/box/manifest.json' is gone from it; put it back, or give another "
                 "checkpoint to begin anew"
             )
-        if not isinstance(told, dict) or "bundles" not in told:
-            raise self._damaged("manifest.json", "it does not say what it should")
+        try:
+            return self._loaded(told)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+            raise self._damaged("manifest.json", "it does not say what it should") from None
+
+    def _loaded(self, told: dict[str, Any]) -> Saved:
         self.told = {name: told[name] for name in _TOLD}
         self.epoch, self.sizes = told["epoch"], dict(told["files"])
         files = list(self.sizes)
-        self.live = {tuple(b[:5]): (files[b[5]], b[6], b[7]) for b in told["bundles"]}
+        self.live = {tuple(b[:5]): Place(files[b[5]], *b[6:]) for b in told["bundles"]}
         saved = Saved(self.epoch, told["finished"], told["sources"], told["notes"])
         saved.promised = told["promised"]
         data = {name: self._data(name) for name in files}
-        for (operator, shard, *name), (file, start, length) in self.live.items():
-            bundle = data[file].slice(start, length)
+        for (operator, shard, *name), place in self.live.items():
+            bundle = data[place.file].slice(place.start, place.length)
+            if zlib.crc32(bundle) != place.sum:
+                raise self._damaged(place.file, "its bytes are not what was written")
             saved.bundles.setdefault((operator, shard), {})[tuple(name)] = bundle  # type: ignore[index]
         if told["messages"]:
             try:
                 with self.system.open_input_stream(f"{self.root}/{told['messages']}") as file:
                     saved.messages = pickle.loads(file.read())
-            except (OSError, pickle.PickleError) as error:
+            except Exception as error:
                 raise self._damaged(told["messages"], error) from None
         return saved
 
@@ -130,6 +150,13 @@ class Files:
             "back from a copy, or begin anew with another checkpoint"
         )
 
+    def sweep(self) -> None:
+        """Remove what a run that was killed has left."""
+        known = {"manifest.json", self.told["messages"], *self.sizes}
+        for entry in self.system.get_file_info(fs.FileSelector(self.root)):
+            if entry.base_name not in known:
+                self.system.delete_file(entry.path)
+
     # Writing
 
     def begin(self) -> Saved:
@@ -142,7 +169,7 @@ class Files:
         """Replace the manifest."""
         self.told = {name: what[name] for name in _TOLD}
         numbers = {name: i for i, name in enumerate(self.sizes)}
-        bundles = [[*key, numbers[f], start, n] for key, (f, start, n) in self.live.items()]
+        bundles = [[*key, numbers[place[0]], *place[1:]] for key, place in self.live.items()]
         manifest = {**self.told, "files": self.sizes, "bundles": bundles}
         replace_file(self.system, self._manifest, json.dumps(manifest).encode())
 
@@ -159,7 +186,7 @@ class Files:
             with self.system.open_output_stream(f"{self.root}/{said}") as out:
                 out.write(pickle.dumps(messages))
             sync(self.system, f"{self.root}/{said}")
-        used = {file for file, _, _ in live.values()}
+        used = {place.file for place in live.values()}
         sizes = {name: n for name, n in {**self.sizes, new: size}.items() if name in used}
         gone = {*self.sizes, new} - sizes.keys()
         self.epoch, self.live, self.sizes = epoch, live, sizes
@@ -176,9 +203,7 @@ class Files:
             with contextlib.suppress(FileNotFoundError):
                 self.system.delete_file(f"{self.root}/messages-{self.epoch:010d}")
 
-    def _write_bundles(
-        self, new: str, snapshot: Snapshot, live: dict[Key, tuple[str, int, int]]
-    ) -> int:
+    def _write_bundles(self, new: str, snapshot: Snapshot, live: dict[Key, Place]) -> int:
         """Write what is new, and what is left of files that are not worth keeping."""
         puts = [(key, batch) for key, batch in snapshot.changes.items() if batch is not None]
         moved = list(self._moved(live, sum(_size(batch) for _, batch in puts)))
@@ -188,20 +213,18 @@ class Files:
         with self.system.open_output_stream(f"{self.root}/{new}") as out:
             for key, data in [*((k, _packed(b)) for k, b in puts), *moved]:
                 out.write(data)
-                live[key] = (new, at, data.size)
+                live[key] = Place(new, at, data.size, zlib.crc32(data))
                 padding = -data.size % _ALIGNED
                 out.write(bytes(padding))
                 at += data.size + padding
         sync(self.system, f"{self.root}/{new}")
         return at
 
-    def _moved(
-        self, live: dict[Key, tuple[str, int, int]], new: int
-    ) -> Iterator[tuple[Key, pa.Buffer]]:
+    def _moved(self, live: dict[Key, Place], new: int) -> Iterator[tuple[Key, pa.Buffer]]:
         """The bundles of files that are rewritten: little of them is live, or they are many."""
         left = dict.fromkeys(self.sizes, 0)
-        for file, _, length in live.values():
-            left[file] += length
+        for place in live.values():
+            left[place.file] += place.length
         rewritten = {name for name, n in left.items() if 0 < 2 * n < self.sizes[name]}
         if len(left) > _MANY_FILES:
             for name in sorted(left, key=lambda name: left[name]):
@@ -210,9 +233,9 @@ class Files:
                 rewritten.add(name)
                 new += left[name]
         data = {name: self._data(name) for name in rewritten}
-        for key, (file, start, length) in list(live.items()):
-            if file in data:
-                yield key, data[file].slice(start, length)
+        for key, place in list(live.items()):
+            if place.file in data:
+                yield key, data[place.file].slice(place.start, place.length)
 
 
 def _packed(bundle: pa.RecordBatch | pa.Buffer) -> pa.Buffer:

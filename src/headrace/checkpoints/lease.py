@@ -106,11 +106,12 @@ class Lease:
                     raise
 
     def release(self) -> None:
-        """The job has ended."""
-        held = self._held()
-        if held is not None and held.get("token") == self.token:
-            self.system.delete_file(self.path)
-        self._unlock()
+        """The job has ended; whoever says so first."""
+        with self.lock:
+            held = self._held()
+            if held is not None and held.get("token") == self.token:
+                self.system.delete_file(self.path)
+            self._unlock()
 
 
 def _is_alive(held: Mapping[str, Any]) -> bool:

@@ -25,7 +25,7 @@ from headrace.checkpoints.numbering import (
     origin_of,
     sources_of,
 )
-from headrace.errors import PlanError
+from headrace.errors import EngineError, PlanError
 from headrace.io.files import LOCAL
 from headrace.io.offsets import OffsetSource, replayable
 from headrace.io.sink import Sink
@@ -78,6 +78,16 @@ def known_job(
             f"the checkpoint {folder!r} has format {saved.get('format', 1)}, and this version of "
             f"headrace reads format {FORMAT}; finish it with the version that began it, or give "
             "another checkpoint to begin anew"
+        )
+    if not {"job", "shards", "shape"} <= saved.keys():
+        raise EngineError(
+            f"{own.root}/job.json does not say what it should; put it back from a copy, or begin "
+            "anew with another checkpoint"
+        )
+    if "moving" in saved:
+        raise PlanError(
+            f"the job of the checkpoint {folder!r} was being moved to {saved['moving']!r}; remove "
+            "that folder, and move it again"
         )
     if "moved" in saved:
         raise PlanError(

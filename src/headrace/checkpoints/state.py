@@ -7,6 +7,7 @@ a checkpoint of the other.
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -117,6 +118,9 @@ def _split(
                     keys = [batch.column(name) for name in kind["keys"]]
                     for shard, rows in by_shard(batch, keys, shards) if keyed else [(0, batch)]:
                         retained[shard].append(int(slice), rows, tuple(order))
+    for note in notes:
+        if not any(note.get(f"kept-{number}") for number in operator["kinds"]):
+            note.pop("due", None)
     packed = [{name: pack(batch) for name, batch in store.batches.items()} for store in stores]
     return list(zip(notes, packed, strict=True))
 
@@ -139,6 +143,36 @@ def _rest(notes: Iterable[Note]) -> Note:
             elif isinstance(value, int):
                 together[name] = min(before, value) if name == "due" else max(before, value)
     return together
+
+
+def old_first(state: JobState) -> JobState:
+    """The same for the other engine: what a step got from other steps is before what it will get.
+
+    Places in a source's input are the same on both engines; those in other steps' output are not.
+    """
+    notes = []
+    for operator, shards in zip(state.operators, state.notes, strict=True):
+        fed = any(name[0] == "o" for names in operator["feeders"] for name in names)
+        notes.append(_before_all(shards) if fed else shards)
+    return replace(state, notes=notes)
+
+
+def _before_all(notes: list[Note]) -> list[Note]:
+    copied: list[Note] = json.loads(json.dumps(notes))
+    lists = [
+        listed
+        for note in copied
+        for name, slices in note.items()
+        if name.startswith("kept-")
+        for listed in slices.values()
+    ]
+    parts = sorted({tuple(order[:-2]) for listed in lists for _, _, order in listed if order})
+    places = {part: place - len(parts) for place, part in enumerate(parts)}
+    for listed in lists:
+        for bundle in listed:
+            order = bundle[2]
+            bundle[2] = [places[tuple(order[:-2])], *order[-2:]] if order else order
+    return copied
 
 
 # Files beside it

@@ -93,6 +93,10 @@ class FileSink(Sink):
             self.job, self.unsure = job, True
             self.replaces = self.mode == "overwrite" and not mine
 
+    def goes_on(self) -> None:
+        """What the folder has was looked at when the job began; another output may write there."""
+        self.mode = "append"
+
     def resume(self, epoch: int) -> None:
         """Told after ``ready`` that this job has committed up to an epoch.
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
-from headrace.errors import BadRecord, PlanError
+from headrace.errors import BadRecord, EngineError, PlanError
 from headrace.io.files import (
     LOCAL,
     absolute,
@@ -145,7 +145,14 @@ class FolderSource(OffsetSource):
         return {_NAME: 0}
 
     def available(self, since: Positions) -> Positions:
-        return {_NAME: max(since[_NAME], len(self._listing.refresh()))}
+        files = len(self._listing.refresh())
+        if files < since[_NAME]:
+            raise EngineError(
+                f"{self}: {since[_NAME]} files have been read, and only {files} are known; the "
+                "list beside the checkpoint has lost some: put it back, or begin anew with another "
+                "checkpoint"
+            )
+        return {_NAME: files}
 
     def step(self, since: Positions, end: Positions) -> Positions:
         if self.limit is None:

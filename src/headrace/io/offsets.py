@@ -80,6 +80,9 @@ class OffsetSource(Source):
     def forget(self, upto: Positions) -> None:
         """Told that nothing before some positions will be asked for again."""
 
+    def close(self) -> None:
+        """Told that the job is over: give back what it holds, a connection for one."""
+
     def identity(self) -> str:
         """What a checkpoint remembers it by: positions are of no use with another input."""
         return str(self)

@@ -21,6 +21,7 @@ see anything: a task that fails or runs twice leaves nothing behind. This is a w
 A sink's life, of which a class overrides what it needs:
 
     check(schema)       while the pipeline is built
+    goes_on()           if the run goes on from a checkpoint
     ready(job)          before a run; nothing has been changed yet
     resume(epoch)       if the run goes on from a checkpoint
     begin(schema)       before the writers
@@ -77,6 +78,9 @@ class Sink(ABC):
 
         ``job`` names the job if it commits by epoch, the same whenever it goes on.
         """
+
+    def goes_on(self) -> None:
+        """Told before ``ready`` that the job has begun before: what is there is not in its way."""
 
     def resume(self, epoch: int) -> None:
         """Told after ``ready`` that this job has committed up to an epoch."""
@@ -169,6 +173,9 @@ class _Adapted(Sink):
     def ready(self, job: str | None = None) -> None:
         self.committed = False
         self._tell("ready", *(() if job is None else (job,)))
+
+    def goes_on(self) -> None:
+        self._tell("goes_on")
 
     def resume(self, epoch: int) -> None:
         self._tell("resume", epoch)

@@ -96,6 +96,11 @@ class SocketSource(OffsetSource):
     def forget(self, upto: Positions) -> None:
         self.received.forget(upto[_ALL])
 
+    def close(self) -> None:
+        received: Received | None = self.__dict__.pop("_received", None)
+        if received is not None:
+            received.close()
+
 
 @dataclass(frozen=True)
 class _Lines(Split):
@@ -118,6 +123,8 @@ class Received:
         """The place of the first byte that is held."""
         self.file: Any = None
         self.thread: threading.Thread | None = None
+        self.link: socket.socket | None = None
+        self.is_closed = False
 
     def keep_in(self, folder: Path) -> None:
         """Go on from a log of earlier, and write down what comes."""
@@ -142,8 +149,16 @@ class Received:
                 self.thread = threading.Thread(target=self._receive, daemon=True)
                 self.thread.start()
 
+    def close(self) -> None:
+        """Receive no more."""
+        self.is_closed = True
+        link = self.link
+        if link is not None:
+            with contextlib.suppress(OSError):
+                link.shutdown(socket.SHUT_RDWR)
+
     def _receive(self) -> None:
-        while True:
+        while not self.is_closed:
             with contextlib.suppress(OSError):
                 self._listen()
             with self.lock:  # a line that was cut off
@@ -152,12 +167,14 @@ class Received:
                 if self.file is not None:
                     self.file.truncate(keep)
                     self.file.seek(keep)
-            time.sleep(_AGAIN)
+            if not self.is_closed:
+                time.sleep(_AGAIN)
 
     def _listen(self) -> None:
         with socket.create_connection((self.host, self.port), timeout=10) as link:
             link.settimeout(None)
-            while data := link.recv(1 << 16):
+            self.link = link
+            while not self.is_closed and (data := link.recv(1 << 16)):
                 self._take(data)
 
     def _take(self, data: bytes) -> None:

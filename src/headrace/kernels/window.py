@@ -134,6 +134,9 @@ class Sessions:
         """The sessions that end at or before a watermark."""
         if self.due is None or self.due > watermark:
             return None
+        if not self.pending:
+            self.due = None
+            return None
         self.pending.sort(key=lambda item: item[0])
         parts = [spans for _, spans in self.pending]
         spans = Spans(

@@ -14,6 +14,19 @@ Note = dict[str, Any]
 """The small things that a state remembers beside its bundles, as JSON holds them."""
 
 
+_SPLITS, _LANES = 20, 31
+
+
+def input_number(source: int, split: int) -> int:
+    """A source's split as part of the input, the same on both engines."""
+    return source << _SPLITS | split
+
+
+def of_lane(lane: int, number: int) -> int:
+    """The same as it comes through one of the streams of a union."""
+    return lane << _LANES | number
+
+
 def origin(order: Order) -> Order:
     """Which part of the input a place is in: what comes of one part comes in its order."""
     return order[:-2]

@@ -143,6 +143,8 @@ def _delivery(output: Output, job: str, number: int, epoch: int) -> Delivery:
     name = uuid.uuid5(uuid.UUID(job), str(number)).hex
     if isinstance(to, Sink):
         sink = copy.copy(to)
+        if epoch >= 0:
+            sink.goes_on()
         sink.ready(name)
         if epoch >= 0:
             sink.resume(epoch)

@@ -20,6 +20,7 @@ from pyspark import TaskContext
 from headrace.kernels.expressions.hashing import hash_columns
 from headrace.operators import stores
 from headrace.operators.operator import Part
+from headrace.operators.stores import of_lane
 from headrace.operators.stores import unpack as unpack
 from headrace.spark.python.shipping import PARTS
 
@@ -116,7 +117,7 @@ def task_of(place: int) -> int:
 def input_of(lane: int, place: int) -> int:
     """Which part of the input a row belongs to, in the input's order: the streams of a union one
     after the other, then sources, then their splits."""
-    return lane << (_TASKS - PARTS + 11) | place >> (_ROWS + PARTS)
+    return of_lane(lane, place >> (_ROWS + PARTS))
 
 
 def labels_of(shards: int) -> tuple[int, ...]:
