@@ -10,7 +10,13 @@ from typing import Any
 from headrace.checkpoints.changes import Changes, changes_of
 from headrace.checkpoints.control import Control, checkpoint_folder
 from headrace.checkpoints.lease import Lease
-from headrace.checkpoints.shape import FORMAT, engine_of, shape_of
+from headrace.checkpoints.shape import (
+    FORMAT,
+    engine_of,
+    operators_in,
+    refuse_other_feeders,
+    shape_of,
+)
 from headrace.checkpoints.state import JobState, in_shards, old_first, refuse_used
 from headrace.errors import PlanError
 from headrace.starting import outputs_of
@@ -71,7 +77,10 @@ def changes_since(folder: str | Path, outputs: Sequence[Any]) -> Changes:
     saved = Control(f"{where}/headrace").load("job.json")
     if saved is None:
         raise PlanError(f"there is no checkpoint of a job in {where!r}; check the path")
-    return changes_of(saved["shape"], shape_of(outputs_of(outputs)), engine_of(saved) == "box")
+    given = outputs_of(outputs)
+    changes = changes_of(saved["shape"], shape_of(given), engine_of(saved) == "box")
+    refuse_other_feeders(changes, saved.get("operators", ()), operators_in(given))
+    return changes
 
 
 @contextlib.contextmanager

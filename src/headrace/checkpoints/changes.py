@@ -107,7 +107,11 @@ def _output(changes: Changes, old: Mapping[str, Any], new: Mapping[str, Any], nu
     place = _at(old, "place", number), _at(new, "place", number)
     if a == b and (before is None or before == after):
         return
-    if not gains:
+    if a == b and not gains:
+        had, has = (", ".join(names) for names in (before, after))
+        text = f"output {number + 1}, '{b}', had the columns {had} and has {has}"
+        changes.take(text, is_taken=False)
+    elif not gains:
         changes.take(f"output {number + 1} was '{a}' and is '{b}'", is_taken=False)
     elif place[0] == place[1]:
         changes.take(

@@ -100,6 +100,7 @@ def known_job(
             f"{engine}, move it: headrace state move {folder} NEW-FOLDER --on {engine}"
         )
     changes = changes_of(saved["shape"], shape, is_open)
+    refuse_other_feeders(changes, saved.get("operators", ()), operators_in(outputs))
     if changes.refused:
         raise PlanError(
             f"the checkpoint {folder!r} is of another pipeline: {changes.refused}; go back to what "
@@ -107,6 +108,16 @@ def known_job(
         )
     job = {**saved, "shape": shape, "operators": operators_in(outputs)}
     return Known(job, saved, changes)
+
+
+def refuse_other_feeders(
+    changes: Changes, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
+) -> None:
+    """A step that has state gets no records of another source: they may be older than it is."""
+    for number, (old, new) in enumerate(zip(before, after, strict=False)):
+        if old["feeders"] != new["feeders"]:
+            text = f"step {number + 1}, '{new['name']}', gets records from elsewhere besides"
+            changes.take(text, is_taken=False)
 
 
 def engine_of(job: Mapping[str, Any]) -> str:
