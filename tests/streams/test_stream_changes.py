@@ -108,6 +108,8 @@ def test_another_step_and_source_on_the_box(tmp_path: Path, box_engine: hr.Box) 
 
 
 REFUSED: dict[str, Callable[[Path], Any]] = {
+    "another source for a step with state": lambda p: timed(p / "in").union(timed(p / "more"))
+    .key_by("k").window(WINDOWS["tumbling"]).agg(n=hr.count()).write_parquet(p / "out"),
     "an aggregate that is gone": lambda p: timed(p / "in").key_by("k").window(WINDOWS["tumbling"])
     .agg(total=hr.sum("v")).write_parquet(p / "other"),
     "an aggregate that is another": lambda p: timed(p / "in").key_by("k")
@@ -124,6 +126,7 @@ REFUSED: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_cannot_be_taken_is_refused(tmp_path: Path, box_engine: hr.Box, what: str) -> None:
     put(tmp_path / "in", "0.csv", records(300))
+    put(tmp_path / "more", "0.csv", records(300))
     outlet = pipeline(tmp_path / "in", "tumbling").write_parquet(tmp_path / "out")
     run([outlet], tmp_path / "state", box_engine)
     changed = REFUSED[what](tmp_path)
