@@ -31,7 +31,8 @@ A sink's life, of which a class overrides what it needs:
     abort()             what was not committed is to be removed
 
 Input that ends is committed once. A stream that does not is committed again and again: Spark calls
-``commit_epoch`` for every micro-batch, the box ``begin``, ``open`` and ``commit`` in turn.
+``commit_epoch`` for every micro-batch, and so does the box after every checkpoint; without one the
+box calls ``begin``, ``open`` and ``commit`` in turn.
 
 A class that has ``check``, ``open``, ``commit`` and ``abort`` without being a ``Sink`` will do too,
 with any of the others it likes.
