@@ -130,6 +130,7 @@ def outlet_of(job: Killed) -> Any:
     return victim.outlet(victim.pipeline(job.said), job.said)
 
 
+@pytest.mark.slow
 def test_a_batch_that_was_killed_before_any_output_had_it_is_read_again(
     spark_engine: hr.Spark, tmp_path: Path
 ) -> None:

@@ -195,7 +195,7 @@ def kept_in(
         own.save("job.json", job)
         if saved.epoch >= 0:
             missing = [None] * (len(outputs) - len(saved.messages))
-            keeper.commit(saved.epoch, [*saved.messages, *missing], besides=changes.begun)
+            keeper.commit(saved.epoch, [*saved.messages, *missing], changes.begun)
         for sink in keeper.sinks:
             if sink is not None:
                 sink.sink.begin(sink.schema)

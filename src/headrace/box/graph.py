@@ -186,10 +186,11 @@ class Graph:
     def _union(self, node: Union) -> Vertex:
         parts = [self._above(part) for part in node.parts]
         names = node.schema.names
+        counts = [_streams(part) for part in node.parts]
+        before = [sum(counts[:lane]) for lane in range(len(counts))]
         vertex = Vertex(
-            node.label, Stateless(compile_chain([], node.schema), len(parts)), len(parts),
-            joint=True,
-        )  # fmt: skip
+            node.label, Stateless(compile_chain([], node.schema), before), len(parts), joint=True
+        )
         for lane, (port, steps) in enumerate(parts):
             if steps:
                 port = self._stateless(port, steps, node.parts[lane])
@@ -264,6 +265,13 @@ def _ends_in_windows(node: Node) -> bool:
             return False
         (node,) = node.inputs
     return True
+
+
+def _streams(node: Node) -> int:
+    """How many streams come together in a step, through unions of unions."""
+    while isinstance(node, Narrow):
+        node = node.input
+    return sum(map(_streams, node.parts)) if isinstance(node, Union) else 1
 
 
 def _runs_python(steps: Iterable[Narrow]) -> bool:

@@ -37,13 +37,14 @@ class Stateless:
 
     nbytes = 0
 
-    def __init__(self, chain: Chain, lanes: int = 1) -> None:
+    def __init__(self, chain: Chain, lanes: Sequence[int] = ()) -> None:
         self.chain, self.lanes = chain, lanes
+        """Of a union: how many streams there are before those of each of its own."""
 
     def process(self, bundle: Bundle, out: Outbox) -> None:
-        if self.lanes > 1:
+        if self.lanes:
             first, *rest = bundle.order
-            out.order = (of_lane(out.lane, first), *rest)
+            out.order = (of_lane(self.lanes[out.lane], first), *rest)
         for batch in self.chain.bundles(selected(bundle.batch, self.chain)):
             out.emit(batch)
 

@@ -23,8 +23,12 @@ def input_number(source: int, split: int) -> int:
 
 
 def of_lane(lane: int, number: int) -> int:
-    """The same as it comes through one of the streams of a union."""
-    return lane << _LANES | number
+    """The same as it comes through one of the streams of a union.
+
+    In a union of unions the streams of all of them are counted, in their order: ``lane`` is how
+    many there are before those of this one.
+    """
+    return (lane << _LANES) + number
 
 
 def origin(order: Order) -> Order:
