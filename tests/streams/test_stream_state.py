@@ -54,6 +54,7 @@ def finish(outlet: Any, engine: hr.Spark, checkpoint: Path, *folders: Path) -> N
     assert outlet.start(on=engine, checkpoint=checkpoint).wait(PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_windowed_job_goes_on_in_another_checkpoint_and_in_a_third(
     spark_engine: hr.Spark, tmp_path: Path
 ) -> None:
