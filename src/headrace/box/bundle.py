@@ -15,9 +15,12 @@ class Bundle:
 
     __slots__ = ("batch", "epoch", "nbytes", "order")
 
-    def __init__(self, batch: pa.RecordBatch, order: tuple[int, ...], epoch: int) -> None:
+    def __init__(
+        self, batch: pa.RecordBatch, order: tuple[int, ...], epoch: int, nbytes: int | None = None
+    ) -> None:
         self.batch, self.order, self.epoch = batch, order, epoch
-        self.nbytes = batch.nbytes
+        self.nbytes = batch.nbytes if nbytes is None else nbytes
+        """About; to ask a batch gives up the interpreter lock."""
 
     def __repr__(self) -> str:
         return f"Bundle({self.batch.num_rows} records, epoch {self.epoch}, order {self.order})"

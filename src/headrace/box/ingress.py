@@ -569,13 +569,14 @@ class Ingress:
             batches = [pa.concat_batches(batches)]
         for batch in batches:
             size = -(-batch.num_rows // max(1, round(batch.num_rows / rows)))
+            nbytes = batch.nbytes * size // batch.num_rows
             for start in range(0, batch.num_rows, size):
                 piece = batch.slice(start, size)
                 order = (input_number(self.number, reader.number), reader.sequence)
                 reader.sequence += 1
                 self.since_cut += piece.num_rows
                 for container in self.containers[: len(self.outputs)]:
-                    self.cascade.deposit(container, Bundle(piece, order, self.epoch))
+                    self.cascade.deposit(container, Bundle(piece, order, self.epoch, nbytes))
 
     def _keep_ahead(self, aside: pa.RecordBatch) -> None:
         assert self.event is not None

@@ -205,15 +205,14 @@ def add_numbers(
             fresh, rows.a, rows.b, slices, low, np.uint64(64 - bits), rows.integers, rows.floats,
             plan.ops, directories, parts, plan.width, first, starts, order, at,
         )  # fmt: skip
+        if bucket == -2:
+            raise StepError(f"{plan.aggregation.node.label}: bigint overflow in 'sum'")
         if bucket < 0:
-            break
+            return
         fresh = False
         full = tables[bucket // parts]
         assert full is not None
         full.grow(bucket % parts)
-    for table in used:
-        if table.directory[:, cells.OVERFLOW].any():
-            raise StepError(f"{plan.aggregation.node.label}: bigint overflow in 'sum'")
 
 
 def _typed(words: Any, kind: pa.DataType, as_key: bool = False) -> pa.Array:

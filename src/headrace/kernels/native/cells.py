@@ -161,7 +161,8 @@ def add_bundle(
     rows: Any,
     at: Any,
 ) -> int:
-    """Take a bundle into the tables of its slices; -1 when done, or the bucket that needs room.
+    """Take a bundle into the tables of its slices; the bucket that needs room, or -1 when done, or
+    -2 if a sum of a table has left the bigints.
 
     ``directories`` has the address of each slice's directory of ``parts`` tables. ``starts``,
     ``rows`` and ``at`` are room for the buckets, the rows in their order, and how far each bucket
@@ -178,6 +179,7 @@ def add_bundle(
         if at[i] < starts[i + 1]:
             left += 1
     missed = naps = 0
+    over = False
     bucket = first % buckets
     while left:
         if at[bucket] < starts[bucket + 1]:
@@ -192,6 +194,7 @@ def add_bundle(
                     rows, at[bucket], end, a, b, integers, floats, ops, slots, fslots, width,
                     entry[SIZE:],
                 )  # fmt: skip
+                over = over or entry[OVERFLOW] != 0
                 unlock(table)
                 at[bucket] = stopped
                 if stopped < end:
@@ -207,7 +210,7 @@ def add_bundle(
         bucket += 1
         if bucket == buckets:
             bucket = 0
-    return -1
+    return -2 if over else -1
 
 
 @njit(nogil=True, cache=True)
