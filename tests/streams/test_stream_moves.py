@@ -149,7 +149,9 @@ def test_a_session_in_more_shards_than_have_any(tmp_path: Path, box_engine: hr.B
     assert hr.read_parquet(tmp_path / "out").collect(on="box")["n"].to_pylist() == [1, 1]
 
 
-def test_what_was_moved_is_not_started_again(tmp_path: Path, box_engine: hr.Box) -> None:
+def test_what_was_moved_is_not_started_again(
+    tmp_path: Path, box_engine: hr.Box, spark_engine: hr.Spark
+) -> None:
     put(tmp_path / "in", "0.csv", records(200))
     outlet = PIPELINES["tumbling"](timed(tmp_path / "in")).write_parquet(tmp_path / "out")
     old, new = tmp_path / "old", tmp_path / "new"
@@ -171,7 +173,7 @@ def test_what_was_moved_is_not_started_again(tmp_path: Path, box_engine: hr.Box)
     assert (state.shards, state.sources[0]["at"]) == (7, {"files": 1})
     assert outlet.start(on=box_engine, checkpoint=new, trigger="available-now").wait(PATIENCE)
     with pytest.raises(hr.PlanError, match=r"is of a job on box.*headrace state move"):
-        outlet.start(on="spark", checkpoint=new)
+        outlet.start(on=spark_engine, checkpoint=new)
 
 
 def test_a_transforms_own_tables_stay_in_their_shards(tmp_path: Path) -> None:
