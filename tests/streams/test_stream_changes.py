@@ -171,3 +171,47 @@ def test_the_command_tells_each_change(
     file.write_text(text.replace("MORE", ", m=hr.max('v')").replace("ELSE", ""))
     assert main(["state", "diff", str(tmp_path / "state"), str(file)]) == 1
     assert "refused output 1" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_change_that_was_cut_off_before_its_first_checkpoint_is_taken_once(
+    tmp_path: Path,
+) -> None:
+    """The pipeline's new shape may be there before the state that has its columns."""
+    found, folder, state = records(1500), tmp_path / "in", tmp_path / "state"
+    box, seldom = hr.Box(workers=2), hr.Box(workers=2, commit_every="1h")
+    put(folder, "0.csv", found[:600])
+    run([pipeline(folder, "tumbling").write_parquet(tmp_path / "first")], state, box)
+
+    def changed() -> list[Any]:
+        counts = pipeline(folder, "tumbling", total=hr.sum("v"))
+        return [counts.write_parquet(tmp_path / "a"), counts.write_parquet(tmp_path / "b")]
+
+    hr.start(changed(), seldom, checkpoint=state).stop(drain=False)
+    put(folder, "1.csv", found[600:])
+    drop(folder, "_DONE", "")
+    run(changed(), state, box, end=True)
+    first = hr.read_parquet(tmp_path / "first").collect(on="box")
+    whole = pipeline(folder, "tumbling", follow=False).collect(on="box")
+    for name in "ab":
+        later = hr.read_parquet(tmp_path / name).collect(on="box").select(first.schema.names)
+        assert sorted(rows(first) + rows(later)) == rows(whole)
+
+
+def test_an_output_that_was_cut_off_before_it_began_begins_again(
+    engine: Any, tmp_path: Path
+) -> None:
+    found, folder, state = records(1500), tmp_path / "in", tmp_path / "state"
+    put(folder, "0.csv", found[:1000])
+    run([pipeline(folder, "tumbling").write_parquet(tmp_path / "a")], state, engine)
+
+    def both() -> list[Any]:
+        counts = pipeline(folder, "tumbling")
+        return [counts.write_parquet(tmp_path / "a"), counts.write_parquet(tmp_path / "b")]
+
+    hr.start(both(), engine, checkpoint=state).stop(drain=False)
+    put(folder, "1.csv", found[1000:])
+    drop(folder, "_DONE", "")
+    run(both(), state, engine, end=True)
+    whole = pipeline(folder, "tumbling", follow=False).collect(on="box")
+    assert rows(hr.read_parquet(tmp_path / "a").collect(on="box")) == rows(whole)
+    assert set(rows(hr.read_parquet(tmp_path / "b").collect(on="box"))) < set(rows(whole))

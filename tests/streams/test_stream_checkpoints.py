@@ -350,7 +350,10 @@ def test_a_folder_source_and_a_sink_are_where_they_were_when_built(
 def test_every_scheduler_of_the_box_stops_and_goes_on(tmp_path: Path, scheduler: str) -> None:
     box = hr.Box(workers=3, scheduler=scheduler, commit_every="5ms", debug=True)
     (tmp_path / "in").mkdir()
-    outlet = counts(tmp_path / "in").write_parquet(tmp_path / "out")
+    files = hr.read_json(tmp_path / "in", schema=SCHEMA, follow=True, until="_DONE")
+    timed = files.event_time("at", delay="0s", idle="1h")  # silence must not end an epoch
+    windows = timed.key_by("k").window(hr.tumbling("10s"))
+    outlet = windows.agg(n=hr.count()).write_parquet(tmp_path / "out")
     for i in range(10):
         put(tmp_path / "in", f"{i}.json", *range(5 * i, 5 * i + 5))  # half a window
         run(outlet, box, tmp_path / "state")

@@ -19,6 +19,7 @@ from headrace.checkpoints.numbering import inputs_first, operators_of, origin_of
 from headrace.checkpoints.shape import (
     compiled,
     known_job,
+    last_epochs,
     refuse_more_after_the_end,
     source_folder,
 )
@@ -40,11 +41,8 @@ class Keeper:
     makes them visible when it goes on.
     """
 
-    def __init__(
-        self, own: Control, lease: Lease, files: Files, saved: Saved, interval: float
-    ) -> None:
-        self.own, self.lease, self.files, self.saved = own, lease, files, saved
-        self.interval = interval
+    def __init__(self, lease: Lease, files: Files, interval: float) -> None:
+        self.lease, self.files, self.interval = lease, files, interval
         self.is_idle = True
         self.in_doubt = False
         """Whether a checkpoint is there, or soon will be, whose outputs may not be visible."""
@@ -181,21 +179,25 @@ def kept_in(
             )
         if saved.finished:
             refuse_more_after_the_end(own, outputs, folder)
-        keeper = Keeper(own, lease, files, saved, interval)
+        keeper = Keeper(lease, files, interval)
+        lasts = last_epochs(known, len(outputs), saved.epoch)
         given = [
-            _by_epoch(output, job["job"], i, -1 if i in changes.begun else saved.epoch)
-            for i, output in enumerate(outputs)
+            _by_epoch(output, job["job"], i, last)
+            for i, (output, last) in enumerate(zip(outputs, lasts, strict=True))
         ]
         keeper.sinks = [sink for sink, _ in given]
         operators = operators_of(ends)
         states = _states(operators, saved, int(job["shards"]))
-        for number in changes.grown:
-            assert known.before is not None
-            _adapt(operators[number], known.before["operators"][number], states[number])
+        files.operators = job["operators"]
+        pairs = zip(saved.operators, job["operators"], strict=False)
+        for number, (before, now) in enumerate(pairs):
+            if before["kinds"] != now["kinds"]:
+                _adapt(operators[number], before, states[number])
         own.save("job.json", job)
         if saved.epoch >= 0:
             missing = [None] * (len(outputs) - len(saved.messages))
-            keeper.commit(saved.epoch, [*saved.messages, *missing], changes.begun)
+            new = [number for number, last in enumerate(lasts) if last < 0]
+            keeper.commit(saved.epoch, [*saved.messages, *missing], new)
         for sink in keeper.sinks:
             if sink is not None:
                 sink.sink.begin(sink.schema)
@@ -276,6 +278,13 @@ def read_state(folder: str, job: dict[str, Any]) -> JobState:
     own = Control(f"{folder}/headrace")
     saved, shards = Files(own).load(), int(job["shards"])
     count = len(job["operators"])
+    if saved.operators and [o["kinds"] for o in saved.operators] != [
+        o["kinds"] for o in job["operators"]
+    ]:
+        raise PlanError(
+            f"the pipeline of the checkpoint {folder!r} has changed since it was last written; "
+            "start it once more and stop it, and then move its state"
+        )
     notes = [[*known, *({} for _ in range(shards - len(known)))] for known in saved.notes]
     sequences = [max(source["sequence"].values(), default=0) for source in saved.sources]
     return JobState(
@@ -301,7 +310,7 @@ def write_state(folder: str, state: JobState) -> None:
         copy_folder(source, source_folder(own, number))
     files = Files(own)
     files.begin()
-    files.epoch = state.epoch - 1
+    files.epoch, files.operators = state.epoch - 1, state.operators
     sources = [
         {
             "at": source["at"], "frontier": source["frontier"], "ended": source["ended"],

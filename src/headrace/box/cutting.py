@@ -30,6 +30,7 @@ class Cutting:
     def __init__(self, run: Run, keeper: Keeper, hosted: Sequence[Hosted | None]) -> None:
         self.run, self.keeper, self.hosted = run, keeper, hosted
         self.is_on = False
+        """Whether one has begun: readers come to stand between two steps."""
         self.slow: list[Reader] = []
         """The readers that were in a step when it began: till they are done, others go on."""
         self.is_last = False

@@ -13,8 +13,9 @@ from sqlglot import exp
 from headrace.box.cascade import Cascade, Vertex
 from headrace.box.clock import Clock
 from headrace.box.host import Hosted, Stateless
-from headrace.box.ingress import Ingress, Pace
+from headrace.box.ingress import Ingress
 from headrace.box.invariants import Checker
+from headrace.box.pace import Pace
 from headrace.checkpoints.numbering import sources_of
 from headrace.errors import PlanError
 from headrace.kernels.chain import compile_chain

@@ -27,8 +27,9 @@ from headrace.box.evaluator import (
     evaluate,
 )
 from headrace.box.graph import Graph
-from headrace.box.ingress import Ingress, Pace
+from headrace.box.ingress import Ingress
 from headrace.box.manifest import Snapshot
+from headrace.box.pace import Pace
 from headrace.box.scheduler import scheduler_of
 from headrace.box.sinks import Collected, WrittenByEpoch, sink_of
 from headrace.errors import EngineError, HeadraceError

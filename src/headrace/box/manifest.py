@@ -1,4 +1,4 @@
-"""A job's checkpoint on the box: what is in its files, and who writes them.
+"""The files of a checkpoint on the box.
 
 In the folder ``headrace/box`` of a checkpoint ``manifest.json`` says how far the sources were read,
 what the states note, which outputs are yet to be made visible, and in which files the states'
@@ -34,13 +34,12 @@ class Place(NamedTuple):
     file: str
     start: int
     length: int
-    sum: int
-    """Of its bytes, to know them by."""
+    checksum: int
 
 
 _ALIGNED = 64
 _MANY_FILES = 16
-_TOLD = ("epoch", "finished", "sources", "notes", "promised", "messages")
+_TOLD = ("epoch", "finished", "sources", "notes", "promised", "messages", "operators")
 """What a manifest says beside where bundles are."""
 
 
@@ -60,6 +59,8 @@ class Saved:
     """The watermark that each operator has passed on."""
     messages: list[Any] = field(default_factory=list)
     """What each output's writer said of the last epoch, which may not have been committed."""
+    operators: list[dict[str, Any]] = field(default_factory=list)
+    """The operators as they were when the bundles were written, their columns among others."""
 
 
 @dataclass
@@ -87,6 +88,8 @@ class Files:
         self.sizes: dict[str, int] = {}
         self.epoch = -1
         self.told: dict[str, Any] = {"messages": ""}
+        self.operators: list[dict[str, Any]] = []
+        """Those of the job, as ``job.json`` has them."""
 
     @property
     def _manifest(self) -> str:
@@ -115,11 +118,11 @@ class Files:
         files = list(self.sizes)
         self.live = {tuple(b[:5]): Place(files[b[5]], *b[6:]) for b in told["bundles"]}
         saved = Saved(self.epoch, told["finished"], told["sources"], told["notes"])
-        saved.promised = told["promised"]
+        saved.promised, saved.operators = told["promised"], told["operators"]
         data = {name: self._data(name) for name in files}
         for (operator, shard, *name), place in self.live.items():
             bundle = data[place.file].slice(place.start, place.length)
-            if zlib.crc32(bundle) != place.sum:
+            if zlib.crc32(bundle) != place.checksum:
                 raise self._damaged(place.file, "its bytes are not what was written")
             saved.bundles.setdefault((operator, shard), {})[tuple(name)] = bundle  # type: ignore[index]
         if told["messages"]:
@@ -162,7 +165,7 @@ class Files:
     def begin(self) -> Saved:
         """The checkpoint of a job that has done nothing yet."""
         self.system.create_dir(self.root, recursive=True)
-        self._save({"epoch": -1, **vars(Snapshot([])), "messages": ""})
+        self._save({"epoch": -1, **vars(Snapshot([])), "messages": "", "operators": []})
         return Saved()
 
     def _save(self, what: dict[str, Any]) -> None:
@@ -190,7 +193,8 @@ class Files:
         sizes = {name: n for name, n in {**self.sizes, new: size}.items() if name in used}
         gone = {*self.sizes, new} - sizes.keys()
         self.epoch, self.live, self.sizes = epoch, live, sizes
-        self._save({"epoch": epoch, **vars(snapshot), "messages": said})
+        told = {"epoch": epoch, "messages": said, "operators": self.operators}
+        self._save({**vars(snapshot), **told})
         for name in (*gone, f"messages-{epoch - 1:010d}"):
             with contextlib.suppress(FileNotFoundError):
                 self.system.delete_file(f"{self.root}/{name}")

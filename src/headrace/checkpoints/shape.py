@@ -110,6 +110,18 @@ def known_job(
     return Known(job, saved, changes)
 
 
+def last_epochs(known: Known, outputs: int, epoch: int) -> list[int]:
+    """For each output the last epoch it has, ``epoch`` being the job's; -1 if it has none yet.
+
+    The job is told from which epoch on an output that is new counts: it may be cut off before that.
+    """
+    first = [*known.job.get("since", ()), *([0] * outputs)][:outputs]
+    for number in known.changes.begun:
+        first[number] = epoch + 1
+    known.job["since"] = first
+    return [epoch if epoch >= since else -1 for since in first]
+
+
 def refuse_other_feeders(
     changes: Changes, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> None:

@@ -14,6 +14,7 @@ from pyarrow.fs import FileType
 from headrace.cache import temporary_folder
 from headrace.checkpoints.control import Control, checkpoint_folder
 from headrace.checkpoints.lease import Lease
+from headrace.checkpoints.shape import last_epochs
 from headrace.errors import EngineError, PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import AVAILABLE_NOW, Output
@@ -71,10 +72,10 @@ def start_stream(
         epoch = base - 1 if done is None else base + done
         messages = messages_of(own) if done is None else []
         settled = epoch - 1 if messages else epoch
-        begun = found.changes.begun
+        lasts = last_epochs(found, len(outputs), epoch)
         deliveries = [
-            _delivery(o, known["job"], i, -1 if i in begun else settled)
-            for i, o in enumerate(outputs)
+            _delivery(o, known["job"], i, min(last, settled))
+            for i, (o, last) in enumerate(zip(outputs, lasts, strict=True))
         ]
         own.make()
         lease.take()

@@ -1,0 +1,65 @@
+"""How large bundles should be."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from headrace.box.cascade import Cascade
+
+LEAST, MOST = 1 << 10, 80 * 1024
+"""The fewest and the most records of a bundle when its size adapts (StreamBox §8)."""
+
+
+class Pace:
+    """How large bundles should be, by what they cost and how many wait.
+
+    A bundle is to take about 4 ms, so that a watermark never waits long behind one; where bundles
+    pile up, up to 16 ms, so that dispatching costs less. With many workers it takes longer, so that
+    they do not all want the interpreter lock at once. It is never so small that what every bundle
+    costs, however few its records, is more than a tenth of it.
+    """
+
+    def __init__(self, fixed: int | None, workers: int, cascade: Cascade) -> None:
+        self.fixed, self.workers, self.cascade = fixed, workers, cascade
+        self.weight = 0.0
+        self.sums = np.zeros(5)
+        """Of sizes, times, their squares and their products, the older ones fading."""
+        self.per_bundle, self.per_record = 0.0, 0.5e-6
+        self.turn = 0
+
+    def done(self, records: int, seconds: float) -> None:
+        """A bundle from the ingress cost so much: time it worked, never time it waited."""
+        if records < 16 or seconds <= 0:
+            return
+        n, t = float(records), seconds
+        self.weight = _FADE * self.weight + 1
+        self.sums = _FADE * self.sums + (n, t, n * n, t * t, n * t)
+        size, time, sizes, times, products = (self.sums / self.weight).tolist()
+        spread = max(sizes - size * size, 1e-9)
+        # A line through what was seen: as steep as it may well be, so that what a bundle costs by
+        # itself counts only where it shows. Where it does not, a line through the origin.
+        steep = (products - size * time) / spread
+        rest = max(0.0, times - time * time - steep * steep * spread)
+        doubt = math.sqrt(rest / (spread * max(1.0, self.weight - 2)))
+        slope = max(min(time / size, steep + doubt), 0.05 * time / size, 1e-9)
+        self.per_record, self.per_bundle = slope, max(0.0, time - slope * size)
+
+    def rows(self) -> int:
+        """The records to put into a bundle now."""
+        if self.fixed is not None:
+            return self.fixed
+        waiting = self.cascade.in_flight / (2 * self.workers)
+        span = max(0.004 * min(4.0, max(1.0, waiting)), _APART * self.workers)
+        rows = max(span, _SHARE * self.per_bundle) / self.per_record
+        self.turn = (self.turn + 1) % len(_TURNS)  # now and then another, so that both can be told
+        return int(min(MOST, max(LEAST, rows * _TURNS[self.turn])))
+
+
+_APART = 0.0005
+"""How far apart bundles should end, over all workers, in seconds."""
+_FADE = 0.95
+_SHARE = 10
+"""How many times what it costs to handle a bundle its records are to cost."""
+_TURNS = (1.0,) * 7 + (0.5,) + (1.0,) * 7 + (3.0,)
