@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.kernels.lateness import ahead_of, on_time, punctuation_of, times_of
+from headrace.kernels.native import panes
 from headrace.plan.nodes import EventTime
 from headrace.windows import BEGINNING, FOREVER
 
@@ -22,6 +23,8 @@ class Arrived:
     """Some records of a split in order, as far as they are on time."""
 
     records: int
+    width: float = 0.0
+    """Bytes of a record, about."""
     parts: list[tuple[pa.RecordBatch, int | None]] = field(default_factory=list)
     """Records, and the watermark that the split has reached with them, if they say one."""
     late: list[pa.RecordBatch] = field(default_factory=list)
@@ -67,7 +70,7 @@ class Arrivals:
 
     def take(self, reader: Reader, batch: pa.RecordBatch) -> Arrived:
         """Look at the times of a batch."""
-        arrived = Arrived(batch.num_rows)
+        arrived = Arrived(batch.num_rows, batch.nbytes / max(1, batch.num_rows))
         event = self.event
         if event is None:
             arrived.parts.append((batch, None))
@@ -92,7 +95,7 @@ class Arrivals:
         if event.delay is None:
             arrived.parts.append((part, None))
             return arrived
-        reader.newest = max(reader.newest, int(times_of(event, batch).max()))
+        reader.newest = max(reader.newest, panes.span(times_of(event, batch))[1])
         reader.floor = max(reader.floor, reader.newest - event.delay)
         arrived.parts.append((part, reader.newest - event.delay))
         return arrived

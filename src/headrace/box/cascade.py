@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from headrace.box.bundle import Bundle
 from headrace.box.container import Container, ContainerState
+from headrace.box.desk import Desk
 from headrace.windows import BEGINNING, FOREVER
 
 if TYPE_CHECKING:
@@ -112,10 +113,8 @@ class Cascade:
 
     def __init__(self, vertices: list[Vertex], checker: Checker | None = None) -> None:
         self.vertices = vertices
-        self.lock = threading.Lock()
-        self.changed = threading.Condition(self.lock)
-        """For evaluators: there may be work."""
-        self.room = threading.Condition(self.lock)
+        self.lock = Desk()
+        self.room = threading.Condition(self.lock)  # type: ignore[arg-type]
         """For those who read: there may be room."""
         self.bytes = 0
         self.in_flight = 0
@@ -306,6 +305,23 @@ class Cascade:
             if not known or known[0] < watermark:
                 return False
         return True
+
+    def latest_due(self, container: Container) -> Container:
+        """The last of the containers from one that is due on whose watermarks are due as well.
+
+        Those before it are cancelled: where a transform is behind, the windows of several epochs
+        are closed together, and so in parallel.
+        """
+        lane = container.lane
+        if lane.vertex.joint:
+            return container
+        while len(lane.containers) > 1:
+            later = lane.containers[1]
+            if later.state is not ContainerState.WM_ASSIGNED or later.unconsumed:
+                break
+            self.cancel(lane.containers[0])
+            container = later
+        return container
 
     def retrieve(self, container: Container) -> int | None:
         """Take the watermark: the event time to tell the transform; None if it brings no news."""

@@ -54,7 +54,6 @@ class Cutting:
         elif not self.is_on and self.keeper.is_due() and self.written != self._so_far():
             self.is_on, self.since = True, now
             self._begin()
-            self.run.cascade.changed.notify()
 
     def _begin(self) -> None:
         readers = [reader for ingress in self.run.ingresses for reader in ingress.readers]
@@ -71,7 +70,6 @@ class Cutting:
         """The job ends with the next one."""
         self.is_on = self.is_last = True
         self.run.cascade.room.notify_all()
-        self.run.cascade.changed.notify_all()
 
     def _so_far(self) -> Any:
         """What tells whether anything has happened."""
@@ -94,7 +92,6 @@ class Cutting:
             if run.scheduler.pick(run.cascade) is None:  # it holds epochs until they end
                 for ingress in run.ingresses:
                     ingress.end_epoch()
-                run.cascade.changed.notify()
             return None
         self.snapshot = Snapshot([ingress.state() for ingress in run.ingresses])
         self.written = self._so_far()
@@ -134,4 +131,4 @@ class Cutting:
         self.is_flushing = self.is_on = self.is_last  # nothing more is done after the last
         self.keeper.take(snapshot)
         self.run.cascade.room.notify_all()
-        self.run.cascade.changed.notify_all()
+        self.run.cascade.changes += 1

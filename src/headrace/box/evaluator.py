@@ -13,6 +13,7 @@ from headrace.box.arrival import Reader
 from headrace.box.bundle import Bundle
 from headrace.box.cascade import Vertex
 from headrace.box.container import Container
+from headrace.box.desk import Seat
 from headrace.box.host import Outbox
 from headrace.box.ingress import Ingress
 from headrace.operators.operator import Phases
@@ -160,14 +161,14 @@ class TaskWork:
 class ReadWork:
     """Read the next of a split of bounded input."""
 
-    __slots__ = ("ingress", "items", "reader")
+    __slots__ = ("ingress", "items", "most", "reader")
 
-    def __init__(self, ingress: Ingress, reader: Reader) -> None:
-        self.ingress, self.reader = ingress, reader
+    def __init__(self, ingress: Ingress, reader: Reader, most: int) -> None:
+        self.ingress, self.reader, self.most = ingress, reader, most
         self.items: list[Any] = []
 
     def work(self, worker: int) -> None:
-        self.items = self.ingress.read_some(self.reader)
+        self.items = self.ingress.read_some(self.reader, self.most)
 
     def complete(self) -> None:
         self.reader.busy = False
@@ -177,44 +178,13 @@ class ReadWork:
 Work = BundleWork | WatermarkWork | FlushWork | TaskWork | ReadWork
 
 
-def evaluate(run: Run, worker: int, core: int | None) -> None:
+def evaluate(run: Run, seat: Seat, core: int | None) -> None:
     """A worker thread: take work, do it without the lock, hand in what came of it."""
     if core is not None:
         os.sched_setaffinity(threading.get_native_id(), {core})
-    cascade = run.cascade
-    lock, changed = cascade.lock, cascade.changed
-    lock.acquire()
-    try:
-        while not run.over:
-            try:
-                work = run.next_work()
-            except BaseException as error:
-                run.fail(error)
-                break
-            if work is None:
-                run.waiting += 1
-                changed.wait(1.0)
-                run.waiting -= 1
-                continue
-            if run.waiting and run.has_more():
-                changed.notify()  # who is woken wakes the next, if there is still more
-            run.active += 1
-            lock.release()
-            try:
-                work.work(worker)
-            except BaseException as error:
-                lock.acquire()
-                run.active -= 1
-                run.fail(error)
-                continue
-            lock.acquire()
-            run.active -= 1
-            try:
-                if not run.over:
-                    work.complete()
-                    if run.blocked and run.has_room():
-                        cascade.room.notify_all()
-            except BaseException as error:
-                run.fail(error)
-    finally:
-        lock.release()
+    desk = run.cascade.lock
+    while (work := desk.hand_in(seat)) is not None:
+        try:
+            work.work(seat.worker)
+        except BaseException as error:
+            seat.error = error

@@ -59,8 +59,17 @@ def selected(batch: pa.RecordBatch, chain: Chain) -> pa.RecordBatch:
     return batch.select(list(chain.columns))
 
 
-_MANY_SHARDS = 8
+_MANY_SHARDS, _SHARED_SHARDS = 8, 16
 _MANY, _SMALL = 4, 1 << 16
+
+
+def _shards(operator: Operator, workers: int) -> int:
+    """How many shards to have: a power of two."""
+    if operator.is_shared:  # more of them, so that few workers seldom meet at one
+        return _SHARED_SHARDS
+    # Where records go to their shards one by one, more shards are more hand-overs.
+    shards = min(workers, _MANY_SHARDS) if operator.emits_early else workers
+    return 1 << (shards - 1).bit_length()
 
 
 class Hosted:
@@ -75,9 +84,7 @@ class Hosted:
         self.operator = operator
         self.schema = operator.node.schema
         if saved is None:
-            # Where records go to their shards one by one, more shards are more hand-overs.
-            shards = min(workers, _MANY_SHARDS) if operator.emits_early else workers
-            self.shards = Shards(operator, 1 << (shards - 1).bit_length(), workers)
+            self.shards = Shards(operator, _shards(operator, workers), workers)
         else:
             self.shards = Shards(operator, len(saved), workers, saved)
         self.passed = BEGINNING

@@ -37,6 +37,8 @@ from headrace.windows import BEGINNING, FOREVER, Window, show_duration, show_tim
 
 _MOST_SPLITS = 64
 _KEPT_LATE = 10_000
+_READING = 0.002
+"""Seconds after which what was read is handed over, if there is something."""
 log = logging.getLogger("headrace")
 
 
@@ -83,6 +85,8 @@ class Ingress:
         self.epoch = self.number = 0
         self.frontier = SourceFrontier()
         self.activity = Activity(None if self.event is None else self.event.idle)
+        self.width = 0.0
+        """Bytes of a record, about."""
         self.since_cut = 0
         self.cut_at = 0.0
         self.records = self.late = self.ahead = self.bad = 0
@@ -257,12 +261,31 @@ class Ingress:
             return free[0] if free else None
         return min(free, key=lambda r: r.records)
 
-    def read_some(self, reader: Reader) -> list[Any]:
-        """The next items of a split; the lock is not held. An empty list means its end."""
+    def read_some(self, reader: Reader, most: int) -> list[Any]:
+        """The next items of a split, at most so many; the lock is not held.
+
+        An empty list means its end.
+        """
         if reader.items is None:
             reader.items = self._opened(reader)
-        item = self._next(reader.items)
-        return [] if item is _END else [self._prepared(reader, item)]
+        until = time.perf_counter() + _READING
+        items: list[Any] = []
+        while len(items) < most and (not items or time.perf_counter() < until):
+            item = self._next(reader.items)
+            if item is _END:
+                break
+            items.append(self._prepared(reader, item))
+            if not isinstance(items[-1], list):  # which may change what is late
+                break
+        return items
+
+    def arriving(self, reader: Reader) -> None:
+        """Something of a split is about to be looked at. The lock is held."""
+        if self.event is not None:
+            self._alive(reader)
+            reader.is_arriving = True
+            known = self.frontier.splits.get(reader.name, BEGINNING)
+            reader.floor = max(reader.floor, known)
 
     def _next(self, items: Iterator[Any]) -> Any:
         try:
@@ -278,16 +301,11 @@ class Ingress:
             return item
         batch = normal_batch(item, self.wanted)
         batches = list(self.chain.bundles(batch)) if self.chain.runs else [batch]
-        if self.event is not None:
-            with self.cascade.lock:
-                self._alive(reader)
-                reader.is_arriving = True
-                known = self.frontier.splits.get(reader.name, BEGINNING)
-                reader.floor = max(reader.floor, known)
         return [self.arrivals.take(reader, batch) for batch in batches if batch.num_rows]
 
     def accept(self, reader: Reader, items: list[Any]) -> None:
         """What ``read_some`` read. The lock is held."""
+        reader.is_arriving = False
         if not items:
             reader.done, reader.in_step = True, False
             assert self.frontier.live is not None
@@ -371,6 +389,9 @@ class Ingress:
                 break
             item = self._next(items)
             ended = item is _END
+            if isinstance(item, pa.RecordBatch) and self.event is not None:
+                with self.cascade.lock:
+                    self.arriving(reader)
             item = None if ended else self._prepared(reader, item)
             with self.cascade.lock:
                 begins = not reader.in_step and not ended
@@ -487,6 +508,7 @@ class Ingress:
         waiting: list[pa.RecordBatch] = []
         reached: int | None = None
         for each in arrived:
+            self.width = each.width
             self.records += each.records
             reader.records += each.records
             if each.ahead is not None:
@@ -513,7 +535,7 @@ class Ingress:
             batches = [pa.concat_batches(batches)]
         for batch in batches:
             size = -(-batch.num_rows // max(1, round(batch.num_rows / rows)))
-            nbytes = batch.nbytes * size // batch.num_rows
+            nbytes = int(self.width * size)
             for start in range(0, batch.num_rows, size):
                 piece = batch.slice(start, size)
                 order = (input_number(self.number, reader.number), reader.sequence)

@@ -17,6 +17,7 @@ from headrace.box.checkpoint import Kept
 from headrace.box.clock import Clock, RealClock
 from headrace.box.container import Container
 from headrace.box.cutting import Cutting
+from headrace.box.desk import Seat
 from headrace.box.evaluator import (
     BundleWork,
     FlushWork,
@@ -44,6 +45,8 @@ log = logging.getLogger("headrace")
 _DELAYS = 10_000
 _MOST_EPOCHS = 64
 """Epochs of one input of a transform that may wait; beyond that nothing more is read."""
+_FEW_EPOCHS = 4
+"""The same while there is enough else to do."""
 
 
 def _behind(ingress: Ingress) -> tuple[int, int]:
@@ -88,9 +91,10 @@ class Run:
         self.ingresses = graph.ingresses(self.cascade, self.pace, self.clock, flush)
         self.lanes = [lane for vertex in self.cascade.vertices for lane in vertex.lanes]
         self.urgent: deque[WatermarkWork | TaskWork | FlushWork] = deque()
-        self.waiting = self.active = self.blocked = 0
-        self.changes = 0
-        """Of the cascade, when an evaluator was last woken."""
+        self.idle: list[Seat] = []
+        """The evaluators that wait for work."""
+        self.active = self.blocked = 0
+        self.cascade.lock.serve = self._serve
         self.profiled = False
         """Whether to count what a profile shows."""
         self.over = False
@@ -139,7 +143,7 @@ class Run:
         self.clock.subscribe(self._tick)
         for worker in range(self.workers):
             core = None if self.cores is None else self.cores[worker % len(self.cores)]
-            self._thread(f"headrace-evaluator-{worker}", evaluate, self, worker, core)
+            self._thread(f"headrace-evaluator-{worker}", evaluate, self, Seat(worker), core)
         unbounded = False
         for ingress in self.ingresses:
             if not ingress.bounded:
@@ -186,7 +190,6 @@ class Run:
     def _accepted(self) -> None:
         with self.cascade.lock:
             self._look_whether_all_has_come()
-            self._wake()
 
     def _look_whether_all_has_come(self) -> None:
         """Where only what is there now is read: stop when it has come. The lock is held."""
@@ -194,17 +197,43 @@ class Run:
             self.only_now = False
             self._stop_reading()
 
-    def _wake(self) -> None:
-        """Wake an evaluator if something came since the last time. The lock is held."""
-        if self.waiting and self.cascade.changes != self.changes:
-            self.cascade.changed.notify()
-        self.changes = self.cascade.changes
+    def _serve(self) -> None:
+        """Take what evaluators handed in, and give work to those that wait. The lock is held."""
+        try:
+            while self.cascade.lock.handed_in:
+                self._take_back(self.cascade.lock.handed_in.popleft())
+            while self.idle and not self.over:
+                before = self.cascade.changes
+                work = self.next_work()
+                if work is not None:
+                    self.active += 1
+                    self._give(self.idle.pop(), work)
+                elif self.cascade.changes == before:
+                    break
+        except BaseException as error:
+            self.fail(error)
+        if self.over:
+            while self.idle:
+                self._give(self.idle.pop(), None)
 
-    def has_more(self) -> bool:
-        """Whether another evaluator would find work, too. The lock is held."""
-        if self.urgent or self.cascade.unclaimed:
-            return True
-        return self.has_room() and any(i.next_reader(self.workers) for i in self.ingresses)
+    def _take_back(self, seat: Seat) -> None:
+        work, error = seat.given, seat.error
+        seat.given = seat.error = None
+        self.idle.append(seat)
+        if work is None:  # it comes for the first time
+            return
+        self.active -= 1
+        if error is not None:
+            self.fail(error)
+        elif not self.over:
+            work.complete()
+            if self.blocked and self.has_room():
+                self.cascade.room.notify_all()
+
+    @staticmethod
+    def _give(seat: Seat, work: Work | None) -> None:
+        seat.given = work
+        seat.ready.release()
 
     def _ticks(self) -> None:
         while not self.ended.wait(0.01):
@@ -235,7 +264,6 @@ class Run:
                     self.cutting.look()
             except BaseException as error:
                 self.fail(error)
-            self._wake()
 
     def next_work(self) -> Work | None:
         """What an evaluator does next: watermark tasks, then what the scheduler picks, then
@@ -249,21 +277,39 @@ class Run:
         if picked is not None:
             container, watermark = picked
             if watermark:
+                container = self.cascade.latest_due(container)
                 return WatermarkWork(self, container, self.cascade.retrieve(container))
             return BundleWork(self, container, self.cascade.claim(container))
         if cutting is not None and cutting.is_on:
             work = cutting.flush()
             if work is not None or cutting.is_flushing:
                 return work
-        if self.has_room() or self.active == 0:
-            # The source that is furthest behind first, so that a join holds little.
-            for ingress in sorted(self.ingresses, key=_behind):
-                reader = ingress.next_reader(self.workers)
-                if cutting is not None and cutting.is_on and ingress.between_steps:
-                    continue
-                if reader is not None:
-                    reader.busy = True
-                    return ReadWork(ingress, reader)
+        return self._reading() if self._may_read_on() or self.active == 0 else None
+
+    def _may_read_on(self) -> bool:
+        """Whether an evaluator may read more of what is bounded, which does not press.
+
+        Not where windows wait to be closed while there is enough to do: what is read would only
+        fill the tables of more windows.
+        """
+        if not self.has_room():
+            return False
+        if self.cascade.in_flight < 2 * self.workers:
+            return True
+        return all(len(lane) < _FEW_EPOCHS for lane in self.lanes)
+
+    def _reading(self) -> ReadWork | None:
+        """The next step of a bounded source: of the one furthest behind, so that a join holds
+        little."""
+        cutting = self.cutting
+        for ingress in sorted(self.ingresses, key=_behind):
+            reader = ingress.next_reader(self.workers)
+            if cutting is not None and cutting.is_on and ingress.between_steps:
+                continue
+            if reader is not None:
+                reader.busy = True
+                ingress.arriving(reader)
+                return ReadWork(ingress, reader, max(1, min(4, len(self.idle))))
         return None
 
     def passed(self, container: Container, watermark: int | None) -> None:
@@ -295,7 +341,6 @@ class Run:
     def _finish(self) -> None:
         self.over = True
         self.finished_at = time.perf_counter()
-        self.cascade.changed.notify_all()
         self.cascade.room.notify_all()
         self.ended.set()
 
@@ -324,7 +369,6 @@ class Run:
         with self.cascade.lock:
             if snapshot.final and not self.over:
                 self._finish()
-            self.cascade.changed.notify()
 
     def _not_kept(self, error: BaseException) -> None:
         with self.cascade.lock:
@@ -353,7 +397,6 @@ class Run:
             self.fail(error)
         if self.cutting is not None:
             self.cutting.end()
-        self.cascade.changed.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the end, give back the threads, and raise what went wrong."""

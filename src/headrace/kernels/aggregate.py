@@ -28,6 +28,7 @@ from headrace.kernels.chain import (
 from headrace.kernels.expressions import Kernel, compile_expression, evaluate
 from headrace.kernels.expressions.casts import cast
 from headrace.kernels.expressions.hashing import hash_columns, hashable
+from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.group import Grouper, normal_key
 from headrace.kernels.words import WordTable
 from headrace.plan.nodes import Explode, GroupBy, Narrow
@@ -293,7 +294,7 @@ def by_shard(
     owner = shards_of(keys, batch.num_rows, shards)
     order = np.argsort(owner, kind="stable")
     ends = np.searchsorted(owner[order], np.arange(shards), side="right")
-    gathered = batch.take(pa.array(order))
+    gathered = batch.take(as_column(order))
     start = 0
     for shard, end in enumerate(ends.tolist()):
         if end > start:

@@ -7,6 +7,7 @@ same form, so they can be merged.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from headrace.errors import StepError
 from headrace.kernels.aggregate import Aggregation
-from headrace.kernels.expressions.kernel import numbers
+from headrace.kernels.expressions.kernel import as_column, numbers
 from headrace.kernels.group import is_fixed, key_words
 from headrace.kernels.native import cells, locks
 
@@ -102,11 +103,13 @@ def _op(kind: str, types: list[pa.DataType]) -> int | None:
 class NumberTable:
     """The numbers of one slice of time, in parts by the keys' hashes; threads add to it at once."""
 
-    def __init__(self, plan: NumberPlan, parts: int = 1) -> None:
+    def __init__(self, plan: NumberPlan, parts: int = 1, like: NumberTable | None = None) -> None:
+        """``like`` is a table that will have had about as many keys."""
         self.plan, self.parts = plan, parts
         self.directory = np.zeros((parts, cells.LINE), np.int64)
         self.address = int(self.directory.ctypes.data)
-        self.slots = [self._place(i, _LEAST * plan.width) for i in range(parts)]
+        room = _LEAST * plan.width if like is None else like.largest
+        self.slots = [self._place(i, room) for i in range(parts)]
 
     def _place(self, part: int, words: int) -> Any:
         slots = np.zeros(words, np.uint64)
@@ -128,12 +131,14 @@ class NumberTable:
     def nbytes(self) -> int:
         return int(self.directory[:, cells.WORDS].sum()) * 8
 
+    @property
+    def largest(self) -> int:
+        """The words of its largest part."""
+        return int(self.directory[:, cells.WORDS].max())
+
     def reset(self) -> None:
         """Forget every key, and keep the room."""
-        for slots in self.slots:
-            slots[:] = 0
-        self.directory[:, cells.SIZE] = 0
-        self.directory[:, cells.OVERFLOW] = 0
+        cells.clear(self.directory)
 
     def grow(self, part: int) -> None:
         """Make room in a part, unless another thread just has."""
@@ -143,7 +148,9 @@ class NumberTable:
             old, plan = self.slots[part], self.plan
             room = old.size // plan.width
             if self.directory[part, cells.SIZE] >= room * 13 // 16:
-                self.slots[part] = self._place(part, old.size * (2 if room >= 1 << 14 else 4))
+                # As large as the other parts, which have had as many keys by now.
+                more = max(old.size * (2 if room >= 1 << 14 else 4), self.largest)
+                self.slots[part] = self._place(part, more)
                 cells.grow_cells(old, self.slots[part], plan.width, plan.keys)
         finally:
             locks.give_back(lock)
@@ -158,15 +165,15 @@ class NumberTable:
         for i, (_, aggregate) in enumerate(plan.aggregation.node.aggregates):
             kind = fields.field(plan.keys + i).type
             if i not in plan.inputs:
-                out.append(pa.array(counts))
+                out.append(as_column(counts, kind))
                 continue
             word = words[plan.keys + 1 + plan.inputs.index(i)]
             if aggregate.kind != "mean":
                 out.append(_typed(word, kind))
             elif finished:
-                out.append(pa.array(word.view(np.float64) / counts))
+                out.append(as_column(word.view(np.float64) / counts, kind))
             else:
-                states = [pa.array(word.view(np.float64)), pa.array(counts)]
+                states = [_typed(word, pa.float64()), _typed(counts, pa.int64())]
                 out.append(pa.StructArray.from_arrays(states, fields=list(kind)))
         return out
 
@@ -184,48 +191,65 @@ class NumberTable:
         return pa.RecordBatch.from_arrays(self._columns(finished, parts, size), schema=schema)
 
 
-def add_numbers(
-    rows: Rows, slices: Any, low: int, tables: Sequence[NumberTable | None], first: int
-) -> None:
-    """Take a bundle into the tables of its slices, from ``low`` on, in one native call.
+class Adding:
+    """A bundle on its way into the tables of its slices, from ``low`` on.
 
     A slice without rows needs no table. Threads that add at once begin at different tables
-    (``first``), so that they seldom meet.
+    (``first``), so that they seldom meet; where they do, what is left may be added later, by any of
+    them.
     """
-    used = [table for table in tables if table is not None]
-    plan, parts = used[0].plan, used[0].parts
-    bits = (parts - 1).bit_length()
-    buckets = len(tables) << bits
-    directories = np.array([0 if t is None else t.address for t in tables], np.int64)
-    starts, at = np.empty(buckets + 1, np.int64), np.empty(buckets, np.int64)
-    order = np.empty(rows.a.size, np.int32)
-    fresh = True
-    while True:
-        bucket = cells.add_bundle(
-            fresh, rows.a, rows.b, slices, low, np.uint64(64 - bits), rows.integers, rows.floats,
-            plan.ops, directories, parts, plan.width, first, starts, order, at,
-        )  # fmt: skip
-        if bucket == -2:
-            raise StepError(f"{plan.aggregation.node.label}: bigint overflow in 'sum'")
-        if bucket < 0:
-            return
-        fresh = False
-        full = tables[bucket // parts]
-        assert full is not None
-        full.grow(bucket % parts)
+
+    def __init__(
+        self, rows: Rows, slices: Any, low: int, tables: Sequence[NumberTable | None], first: int
+    ) -> None:
+        self.rows, self.slices, self.low, self.tables = rows, slices, low, tables
+        self.first = first
+        used = next(table for table in tables if table is not None)
+        self.plan, self.parts = used.plan, used.parts
+        buckets = len(tables) * self.parts
+        self.directories = np.array([0 if t is None else t.address for t in tables], np.int64)
+        self.starts, self.at = np.empty(buckets + 1, np.int64), np.empty(buckets, np.int64)
+        self.order = np.empty(rows.a.size, np.int32)
+        self.fresh = True
+        self.lock = threading.Lock()
+        """Held by whoever goes on with it."""
+        self.is_done = False
+
+    def go_on(self, patient: bool) -> None:
+        """Add what is left in one native call; unless ``patient``, as much as can be at once."""
+        rows, plan = self.rows, self.plan
+        bits = (self.parts - 1).bit_length()
+        while not self.is_done:
+            bucket = cells.add_bundle(
+                self.fresh, patient, rows.a, rows.b, self.slices, self.low, np.uint64(64 - bits),
+                rows.integers, rows.floats, plan.ops, self.directories, self.parts, plan.width,
+                self.first, self.starts, self.order, self.at,
+            )  # fmt: skip
+            self.fresh = False
+            if bucket == -2:
+                raise StepError(f"{plan.aggregation.node.label}: bigint overflow in 'sum'")
+            if bucket == -3:
+                return
+            if bucket >= 0:
+                full = self.tables[bucket // self.parts]
+                assert full is not None
+                full.grow(bucket % self.parts)
+            self.is_done = bucket == -1
 
 
 def _typed(words: Any, kind: pa.DataType, as_key: bool = False) -> pa.Array:
     """Words as values of a type again; a key of 32-bit floats is its bits."""
     if pa.types.is_float64(kind):
-        return pa.array(words.view(np.float64))
+        return as_column(words.view(np.float64), kind)
     if pa.types.is_float32(kind):
         if as_key:
             return pa.array(words.astype(np.int32).view(np.float32))
         return pa.array(words.view(np.float64)).cast(kind)
+    if pa.types.is_timestamp(kind) or pa.types.is_duration(kind) or pa.types.is_int64(kind):
+        return as_column(words.view(np.int64), kind)
     values = pa.array(words.view(np.int64))
     if pa.types.is_boolean(kind):
         return values.cast(pa.int8()).cast(kind)
     if pa.types.is_date(kind):
         return values.cast(pa.int32()).cast(kind)
-    return values if pa.types.is_int64(kind) else values.cast(kind)
+    return values.cast(kind)

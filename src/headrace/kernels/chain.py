@@ -14,7 +14,8 @@ from sqlglot import exp
 from headrace.errors import ExpressionError, HeadraceError, PlanError, StepError
 from headrace.kernels import rows
 from headrace.kernels.expressions import compile_expression, evaluate
-from headrace.kernels.expressions.kernel import Kernel, numbers
+from headrace.kernels.expressions.kernel import Kernel, as_column, numbers
+from headrace.kernels.native import panes
 from headrace.kernels.tokenise import Text, Tokeniser
 from headrace.plan.nodes import (
     EventTime,
@@ -233,7 +234,7 @@ def _explode(
         copied = sum(_copied_bytes(batch.column(i), parents) for i in kept)
         if copied > _MOST_BYTES and batch.num_rows > 1:
             raise TooLarge
-        owners = pa.array(parents)
+        owners = as_column(parents)
         columns = [batch.column(i).take(owners) for i in kept]
         return pa.RecordBatch.from_arrays([*columns, values], schema=after)
 
@@ -261,7 +262,8 @@ def _copied_bytes(column: pa.Array, rows: Any) -> int:
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         offsets = Text.of(column).offsets
         return int((offsets[rows + 1] - offsets[rows]).sum(dtype=np.int64))
-    return column.nbytes // max(1, len(column)) * len(rows)
+    width = kind.bit_width // 8 if pa.types.is_primitive(kind) else None
+    return len(rows) * (column.nbytes // max(1, len(column)) if width is None else width)
 
 
 def _event_time(step: EventTime, schema: pa.Schema) -> tuple[Run, pa.Schema]:
@@ -288,8 +290,8 @@ def _event_time(step: EventTime, schema: pa.Schema) -> tuple[Run, pa.Schema]:
         if batch.column(index).null_count:
             raise ExpressionError(f"its event time '{step.column}' is null; filter such records")
         if step.ahead is None and batch.num_rows:
-            times = numbers(batch.column(index), np.int64)
-            if int(times.max()) > LATEST or int(times.min()) < -LATEST:
+            low, high = panes.span(numbers(batch.column(index), np.int64))
+            if high > LATEST or low < -LATEST:
                 raise ExpressionError(
                     f"its event time '{step.column}' is further away than windows can count; "
                     "filter such records"

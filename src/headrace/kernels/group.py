@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import PlanError
 from headrace.kernels.expressions.hashing import _bits
-from headrace.kernels.expressions.kernel import numbers, validity
+from headrace.kernels.expressions.kernel import as_column, numbers, validity
 from headrace.kernels.native import pairs, strings
 from headrace.kernels.tokenise import Text
 from headrace.types import type_name
@@ -229,9 +229,9 @@ class Grouper:
         fresh = np.empty(self._table.size - self.size, np.int64)
         if fresh.size:
             pairs.first_rows(groups, self.size, fresh)
-            rows = pa.array(fresh)
+            rows = as_column(fresh)
             self._keys.append([normal_key(c.take(rows)) for c in columns])
-            self._kept += sum(a.nbytes for a in self._keys[-1])
+            self._kept += sum(_size(a) for a in self._keys[-1])
             self.size = self._table.size
         return groups, fresh
 
@@ -247,6 +247,13 @@ class Grouper:
         merged = [pa.concat_arrays([c[i] for c in self._keys]) for i in range(len(self.kinds))]
         self._keys = [merged]
         return merged
+
+
+def _size(array: pa.Array) -> int:
+    """The bytes of an array, about; to ask it gives up the interpreter lock."""
+    if pa.types.is_primitive(array.type):
+        return len(array) * int(array.type.bit_width) // 8
+    return int(array.nbytes)
 
 
 def _coded(array: pa.Array) -> pa.Array:

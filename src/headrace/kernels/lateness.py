@@ -89,7 +89,8 @@ def ahead_of(
         return batch, None
     times = times_of(event, batch)
     horizon = min(int(now * 1e6) + event.ahead, LATEST)
-    if int(times.max()) <= horizon and int(times.min()) >= -LATEST:
+    low, high = panes.span(times)
+    if high <= horizon and low >= -LATEST:
         return batch, None
     wrong = (times > horizon) | (times < -LATEST)
     early = f"more than {show_duration(event.ahead)} ahead of the clock"

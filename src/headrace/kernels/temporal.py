@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from headrace.kernels.aggregate import key_hashes
 from headrace.kernels.expressions.hashing import hash_columns
+from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.group import _coded, is_fixed, key_words
 from headrace.kernels.native import locks, multimap
 from headrace.kernels.order import order_key
@@ -165,7 +166,7 @@ class TemporalJoin:
         spans = high - low + 1
         if spans > _MOST_SPANS:
             each = [
-                self.add(side, batch.take(pa.array(rows)), first)
+                self.add(side, batch.take(as_column(rows)), first)
                 for _, rows in rows_by_pane(ids, low, high)
             ]
             return [p for pairs, _ in each for p in pairs], [k for _, kept in each for k in kept]
@@ -176,7 +177,7 @@ class TemporalJoin:
             starts = np.empty(self.parts * spans + 1, np.int64)
             rows = np.empty(batch.num_rows, np.int32)
             multimap.split_rows(hashes, self.parts, ids, low, spans, starts, rows)
-            batch = batch.take(pa.array(rows))
+            batch = batch.take(as_column(rows))
         kept = Kept(side, batch, starts, low, spans)
         near = [self._tables(1 - side, n) for n in range(low - 1, high + 2)]
         return self._join(kept, near, first), [kept]
@@ -282,7 +283,7 @@ class TemporalJoin:
         for start in range(0, rows.size, _MOST_PAIRS):
             end = start + _MOST_PAIRS
             pair = [
-                batch.take(pa.array(rows[start:end])),
+                batch.take(as_column(rows[start:end])),
                 self.records[1 - side].take(others[start:end], before),
             ]
             paired = self._paired(*(pair if side == 0 else reversed(pair)))

@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.errors import ExpressionError, StepError
 from headrace.kernels.aggregate import Aggregation, _rows, by_shard
 from headrace.kernels.chain import blame
-from headrace.kernels.expressions.kernel import numbers
+from headrace.kernels.expressions.kernel import filled, numbers
 from headrace.kernels.group import Grouper, normal_key
 from headrace.kernels.native import panes
 from headrace.plan.time import END, START
@@ -71,7 +71,7 @@ def windowed(
 ) -> pa.RecordBatch:
     """Results with the start and the end of their windows beside the keys."""
     kind = schema.field(START).type
-    times = [pa.array(np.broadcast_to(t, result.num_rows)).cast(kind) for t in (starts, ends)]
+    times = [filled(t, result.num_rows, kind) for t in (starts, ends)]
     columns = [*result.columns[:keys], *times, *result.columns[keys:]]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

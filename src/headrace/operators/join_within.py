@@ -37,6 +37,7 @@ class NearInTime(Operator):
 
     of: ClassVar[type | None] = JoinWithin
     emits_early: ClassVar[bool] = True
+    is_shared: ClassVar[bool] = True
     every_watermark: ClassVar[bool] = True
     is_keyed = True
 

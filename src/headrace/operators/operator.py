@@ -175,6 +175,8 @@ class Operator:
     """The kind of node, or of window, that it implements."""
     emits_early: ClassVar[bool] = False
     """Whether results come as soon as records do, and not only at watermarks."""
+    is_shared: ClassVar[bool] = False
+    """Whether one process holds all its shards as one (``shared_state``)."""
     every_watermark: ClassVar[bool] = False
     """Whether any watermark may bring results, and not just those that end a window's pane."""
     version: ClassVar[int] = 1

@@ -14,8 +14,9 @@ from headrace.kernels.aggregate import (
     PartialPlan,
     single_partials,
 )
-from headrace.kernels.cells import NumberPlan, NumberTable, add_numbers
+from headrace.kernels.cells import Adding, NumberPlan, NumberTable
 from headrace.kernels.chain import blame
+from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.tokenise import Text
 from headrace.kernels.window import rows_by_pane
 from headrace.operators.operator import Hosting
@@ -48,18 +49,22 @@ class SlicedTables:
         self.numbers = None
         if plan.split is None and not node.is_ordered:
             self.numbers = NumberPlan.of(plan.aggregation)
-        self.parts = 1 if hosting.in_order else 1 << (2 * hosting.workers - 1).bit_length()
+        self.parts = 1 if hosting.in_order else max(8, 1 << (hosting.workers - 1).bit_length())
         """Of the hashes, each of which has a lock and a table where tables are shared."""
         self.workers = hosting.workers
         self.spare = SpareTables(self._new_table, 2 * self.parts + 2 * hosting.workers)
         self.slices: dict[int, Any] = {}
+        self.unfinished: list[Adding] = []
+        """Bundles of which not all could be added at once."""
         self.lock = threading.Lock()
         self.rows = 0
 
     def _new_table(self) -> Any:
-        return (
-            NumberTable(self.numbers, self.parts) if self.numbers is not None else self.plan.start()
-        )
+        if self.numbers is None:
+            return self.plan.start()
+        known = [t.table for t in list(self.slices.values())]
+        largest = max(known, key=lambda table: int(table.groups), default=None)
+        return NumberTable(self.numbers, self.parts, like=largest)
 
     @property
     def nbytes(self) -> int:
@@ -90,6 +95,11 @@ class SlicedTables:
 
     def take(self, before: int) -> list[tuple[int, Any]]:
         """The slices below a number, in order, which it no longer has then."""
+        for adding in list(self.unfinished):
+            if adding.low < before:
+                with adding.lock:
+                    adding.go_on(patient=True)
+                self._finished(adding)
         with self.lock:
             numbers = sorted(n for n in self.slices if n < before)
             return [(n, self.slices.pop(n)) for n in numbers]
@@ -104,7 +114,7 @@ class SlicedTables:
             self._count_words(batch, ids, low, high, worker)
         elif self.numbers is not None and high - low > MANY_SLICES:
             for number, rows in rows_by_pane(ids, low, high):
-                part = batch.take(pa.array(rows))
+                part = batch.take(as_column(rows))
                 self._add_numbers(part, _NO_IDS, number, number, order, worker)
         elif self.numbers is not None:
             self._add_numbers(batch, ids, low, high, order, worker)
@@ -112,7 +122,7 @@ class SlicedTables:
             self._add_records(batch, ids, low, high, order)
         else:
             for number, rows in _rows_of(ids, low, high):
-                part = batch if rows is None else batch.take(pa.array(rows))
+                part = batch if rows is None else batch.take(as_column(rows))
                 self.table(number).add(part, order, worker)
 
     def _add_records(
@@ -123,7 +133,7 @@ class SlicedTables:
         places = np.arange(first, first + batch.num_rows)
         partials = numbered(single_partials(self.aggregation, batch), places)
         for number, rows in _rows_of(ids, low, high):
-            part = partials if rows is None else partials.take(pa.array(rows))
+            part = partials if rows is None else partials.take(as_column(rows))
             self.table(number).add_records(part, () if self.in_order else order)
 
     def _count_words(
@@ -157,13 +167,35 @@ class SlicedTables:
         rows = self.numbers.rows(keys, inputs)
         if rows is None:  # nulls among them
             for number, mine in _rows_of(ids, low, high):
-                part = batch if mine is None else batch.take(pa.array(mine))
+                part = batch if mine is None else batch.take(as_column(mine))
                 self.table(number).general().add(part, order, worker)
             return
         count = high - low + 1
         there = [True] if count == 1 else np.bincount(ids - low, minlength=count).tolist()
         tables = [self.table(low + i).table if rows_of else None for i, rows_of in enumerate(there)]
-        add_numbers(rows, ids, low, tables, worker * count * self.parts // self.workers)
+        first = worker * count * self.parts // self.workers
+        adding = Adding(rows, ids, low, tables, first)
+        adding.go_on(patient=len(self.unfinished) >= self.workers)
+        if not adding.is_done:
+            with self.lock:
+                self.unfinished.append(adding)
+        elif self.unfinished:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Go on with bundles whose tables others held."""
+        for adding in list(self.unfinished):
+            if adding.lock.acquire(blocking=False):
+                try:
+                    adding.go_on(patient=False)
+                finally:
+                    adding.lock.release()
+                self._finished(adding)
+
+    def _finished(self, adding: Adding) -> None:
+        with self.lock:
+            if adding.is_done and adding in self.unfinished:
+                self.unfinished.remove(adding)
 
 
 _NO_IDS = np.zeros(0, np.int64)

@@ -30,7 +30,7 @@ from headrace.operators.stores import Order
 
 ROW = "__row"
 """Where the order of the input matters across slices: a record's place in its bundle."""
-SMALL = 1 << 14
+SMALL = 1 << 18
 """The keys of a slice that one task merges."""
 MANY_WORDS = 1 << 16
 """The same for words, whose tables are merged natively."""

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from headrace.kernels.accumulators.protocol import Numbers
 from headrace.kernels.expressions.hashing import hash_columns
-from headrace.kernels.expressions.kernel import numbers, validity
+from headrace.kernels.expressions.kernel import as_column, numbers, validity
 from headrace.kernels.group import Grouper
 from headrace.kernels.order import order_key, sort_rows
 
@@ -80,7 +80,7 @@ class Kept:
         arrays = [pa.concat_arrays([c[i] for _, c in self.chunks]) for i in range(len(self.kinds))]
         rows = self.keep(groups, arrays)
         groups = groups[rows]
-        arrays = [a.take(pa.array(rows)) for a in arrays]
+        arrays = [a.take(as_column(rows)) for a in arrays]
         self.chunks = [(groups, arrays)]
         self.held = groups.size
         self.nbytes = groups.nbytes + sum(a.nbytes for a in arrays)
@@ -95,7 +95,7 @@ class Kept:
             if len(arrays) == 1
             else pa.StructArray.from_arrays(arrays, fields=list(self.row))
         )
-        return pa.ListArray.from_arrays(pa.array(offsets), flat, type=self.partial)
+        return pa.ListArray.from_arrays(as_column(offsets), flat, type=self.partial)
 
     def finish(self, size: int) -> pa.Array:
         return self._finish(self.partials(size))
@@ -263,13 +263,13 @@ class Distinct:
         order = by_group(groups)
         offsets = np.zeros(size + 1, np.int32)
         np.cumsum(np.bincount(groups, minlength=size), out=offsets[1:])
-        values = [v.take(pa.array(order)) for v in values]
+        values = [v.take(as_column(order)) for v in values]
         flat = (
             values[0]
             if len(values) == 1
             else pa.StructArray.from_arrays(values, fields=list(self.row))
         )
-        return pa.ListArray.from_arrays(pa.array(offsets), flat, type=self.partial)
+        return pa.ListArray.from_arrays(as_column(offsets), flat, type=self.partial)
 
     def finish(self, size: int) -> pa.Array:
         owners = numbers(self.seen.keys()[0], np.int64)
@@ -300,7 +300,7 @@ class DistinctRows(Distinct):
         offsets = np.zeros(size + 1, np.int32)
         np.cumsum(np.bincount(groups, minlength=size), out=offsets[1:])
         rows = pa.StructArray.from_arrays([v.take(order) for v in values], fields=list(self.row))
-        return pa.ListArray.from_arrays(pa.array(offsets), rows, type=self.partial)
+        return pa.ListArray.from_arrays(as_column(offsets), rows, type=self.partial)
 
     finish = partials
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.errors import ExpressionError
 from headrace.kernels.accumulators.protocol import Numbers
-from headrace.kernels.expressions.kernel import numbers, validity
+from headrace.kernels.expressions.kernel import as_column, numbers, validity
 from headrace.kernels.native import accumulate
 from headrace.types import type_name
 
@@ -43,7 +43,7 @@ class Count:
 
     def partials(self, size: int) -> pa.Array:
         self.counts = grown(self.counts, size)
-        return pa.array(self.counts[:size].copy())
+        return as_column(self.counts[:size].copy())
 
     finish = partials
 
@@ -189,7 +189,7 @@ class Mean:
 
     def partials(self, size: int) -> pa.Array:
         self.sums, self.counts = grown(self.sums, size), grown(self.counts, size)
-        columns = [pa.array(self.sums[:size].copy()), pa.array(self.counts[:size].copy())]
+        columns = [as_column(self.sums[:size].copy()), as_column(self.counts[:size].copy())]
         return pa.StructArray.from_arrays(columns, fields=list(self.partial))
 
     def finish(self, size: int) -> pa.Array:

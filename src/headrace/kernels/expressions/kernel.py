@@ -165,6 +165,23 @@ def validity(array: pa.Array) -> np.ndarray[Any, Any]:
 _ALL_VALID = np.zeros(0, dtype=np.bool_)
 
 
+def as_column(values: Any, kind: pa.DataType | None = None) -> pa.Array:
+    """Numbers that are all there as a column, of their own type or one as wide as they are.
+
+    Without a copy, and without giving up the interpreter lock as often as ``pa.array`` does.
+    """
+    values = np.ascontiguousarray(values)
+    kind = pa.from_numpy_dtype(values.dtype) if kind is None else kind
+    return pa.Array.from_buffers(kind, values.size, [None, pa.py_buffer(values)])
+
+
+def filled(values: Any, count: int, kind: pa.DataType) -> pa.Array:
+    """A column of one 64-bit value, or of as many as there are rows, in memory of Arrow's pool."""
+    data = pa.allocate_buffer(8 * count)
+    np.frombuffer(data, np.int64)[:] = values
+    return pa.Array.from_buffers(kind, count, [None, data])
+
+
 def numbers(array: pa.Array, dtype: Any) -> np.ndarray[Any, Any]:
     """A fixed-width array's values as NumPy, with anything in place of nulls; no copy."""
     width = np.dtype(dtype).itemsize

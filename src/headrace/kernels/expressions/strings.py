@@ -21,6 +21,7 @@ from headrace.kernels.expressions.kernel import (
     Scope,
     apply,
     apply_arrays,
+    as_column,
     function,
     is_text,
     literal_value,
@@ -504,7 +505,7 @@ def build_extract_all(
         offsets = np.zeros(len(array) + 1, np.int32)
         np.cumsum(sizes, out=offsets[1:])
         mask = array.is_null() if array.null_count else None
-        return pa.ListArray.from_arrays(pa.array(offsets), pieces, mask=mask)
+        return pa.ListArray.from_arrays(as_column(offsets), pieces, mask=mask)
 
     return alike(regex, apply_arrays(pa.list_(STRING), extract, value))
 

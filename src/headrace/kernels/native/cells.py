@@ -143,8 +143,19 @@ def add_rows(
 
 
 @njit(nogil=True, cache=True)
+def clear(directory: Any) -> None:
+    """Forget the keys of all parts of a table."""
+    for part in range(directory.shape[0]):
+        slots = carray(pointer(directory[part, ADDRESS]), directory[part, WORDS], np.uint64)
+        slots[:] = U64(0)
+        directory[part, SIZE] = 0
+        directory[part, OVERFLOW] = 0
+
+
+@njit(nogil=True, cache=True)
 def add_bundle(
     fresh: bool,
+    patient: bool,
     a: Any,
     b: Any,
     slices: Any,
@@ -162,7 +173,8 @@ def add_bundle(
     at: Any,
 ) -> int:
     """Take a bundle into the tables of its slices; the bucket that needs room, or -1 when done, or
-    -2 if a sum of a table has left the bigints.
+    -2 if a sum of a table has left the bigints, or -3 if, not ``patient``, others hold the tables
+    of all that is left.
 
     ``directories`` has the address of each slice's directory of ``parts`` tables. ``starts``,
     ``rows`` and ``at`` are room for the buckets, the rows in their order, and how far each bucket
@@ -203,6 +215,8 @@ def add_bundle(
                 missed = naps = 0
             else:
                 missed += 1
+                if missed >= left and not patient:
+                    return -3
                 if missed >= left:  # all that is left is taken: let the others run
                     longer_nap(naps)
                     naps += 1

@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-from headrace.kernels.native.locks import nap, pointer, try_lock, unlock
+from headrace.kernels.native.locks import longer_nap, pointer, try_lock, unlock
 from headrace.kernels.native.memory import U64, mix, prefetch, trailing_zeros
 
 SLOTS, WIDTH, CHAINS, ROOM, SIZE, LEAST, MOST, RUNS, RUN_ROOM, RUN_COUNT = range(10)
@@ -306,7 +306,7 @@ def join_bundle(
         if starts[part * spans] == starts[(part + 1) * spans]:
             left[part] = False
         todo += left[part]
-    missed = 0
+    missed = naps = 0
     part = first % parts
     while todo:
         if left[part]:
@@ -347,11 +347,12 @@ def join_bundle(
                 unlock(lock)
                 left[part] = False
                 todo -= 1
-                missed = 0
+                missed = naps = 0
             else:
                 missed += 1
                 if missed >= todo:  # all that is left is taken: let the others run
-                    nap()
+                    longer_nap(naps)
+                    naps += 1
                     missed = 0
         part += 1
         if part == parts:

@@ -47,6 +47,16 @@ def pane_of(
 
 
 @njit(nogil=True, cache=True)
+def span(times: Any) -> tuple[int, int]:
+    """The least and the largest of some times, of which there is at least one."""
+    low = high = times[0]
+    for time in times:
+        low = min(low, time)
+        high = max(high, time)
+    return low, high
+
+
+@njit(nogil=True, cache=True)
 def late_rows(times: Any, newest: int, delay: int, floor: int, marks: Any) -> int:
     """The watermark that each time fell below, or the time itself where it was not late.
 
