@@ -66,6 +66,8 @@ class Vertex:
         self.name, self.transform, self.joint = name, transform, joint
         self.max_running = max_running
         self.in_order = in_order
+        self.each_watermark = False
+        """Whether it is to be told every watermark, though the next be known."""
         self.python = False
         """Whether it runs a person's functions."""
         self.schema: pa.Schema | None = None
@@ -313,7 +315,7 @@ class Cascade:
         are closed together, and so in parallel.
         """
         lane = container.lane
-        if lane.vertex.joint:
+        if lane.vertex.joint or lane.vertex.each_watermark:
             return container
         while len(lane.containers) > 1:
             later = lane.containers[1]

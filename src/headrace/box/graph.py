@@ -23,6 +23,7 @@ from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Input
 from headrace.operators.stores import Note, TrackedStore
 from headrace.plan.nodes import (
+    Custom,
     EventTime,
     External,
     GroupBy,
@@ -168,6 +169,7 @@ class Graph:
             self.grains.append(window)
         hosted = self.hosted[id(node)] = Hosted(operator, self.workers, self.saved.get(id(node)))
         vertex = Vertex(node.label, hosted, len(above))
+        vertex.each_watermark = isinstance(node, Custom)
         vertex.python = node.python or any(_runs_python(steps) for _, steps in above)
         for lane, ((port, _), chain) in enumerate(zip(above, operator.chains, strict=True)):
             self._connect(port, vertex, chain.columns, lane)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.expressions import Dialect
+from headrace.plan.scans import AnyStep, OnceStep, UserStep
 from headrace.windows import AnyWindow, EventClock, show_duration
 
 if TYPE_CHECKING:
@@ -337,6 +338,39 @@ class GroupBy(Wide):
         keys = ", ".join(named(name, tree) for name, tree in self.keys)
         text = " by ".join(part for part in (what, keys) if part)
         return text if self.window is None else f"{text} in {self.window!r}".strip()
+
+
+@dataclass(frozen=True, eq=False)
+class Scan(Wide):
+    """A state taken through the records of each key in order; without keys, through all."""
+
+    keys: tuple[str, ...]
+    what: AnyStep
+    clock: EventClock | None = None
+    """Where records have their event time, if they have one."""
+    by_time: bool = False
+    """Whether records are taken by event time, once the watermark has passed it; else as they
+    come."""
+    ttl: int | None = None
+    """After so much event time without a record the state of a key is forgotten."""
+    kept: tuple[str, ...] = ()
+    """The columns of a record that are put before what comes of it."""
+    method: str = "scan"
+
+    @property
+    def name(self) -> str:
+        return self.method
+
+    @property
+    def detail(self) -> str:
+        order = "" if self.by_time or isinstance(self.what, OnceStep) else "in order of arrival"
+        what = " ".join(part for part in (self.what.detail, order) if part)
+        keys = f"by {', '.join(self.keys)}" if self.keys else ""
+        return " ".join(part for part in (what, keys) if part)
+
+    @property
+    def python(self) -> bool:
+        return isinstance(self.what, UserStep)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ from headrace.plan.nodes import (
     Node,
     Project,
     Read,
+    Scan,
     Union,
 )
 from headrace.windows import EventClock
@@ -80,7 +81,7 @@ def _clock(node: Node) -> EventClock | tuple[EventClock, Node] | None:
         return before.renamed({**names, **same}) or (before, node)
     if isinstance(node, Explode):
         return before if set(before.columns) <= set(node.keep) else (before, node)
-    if isinstance(node, (MapRows, MapBatches, Custom)):
+    if isinstance(node, (MapRows, MapBatches, Custom, Scan)):
         kept = all(
             c in node.schema.names and pa.types.is_timestamp(node.schema.field(c).type)
             for c in before.columns
