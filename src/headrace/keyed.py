@@ -19,6 +19,7 @@ from headrace.kernels.rows import VALUE
 from headrace.plan.nodes import Explode, KeyBy, Named, is_same
 from headrace.plan.prune import columns_of
 from headrace.plan.time import END, START
+from headrace.scanning import Scanning, deduplicated
 from headrace.windows import AnyWindow, Session
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Gathered(Hinted):
 
 
 @dataclass(frozen=True, eq=False)
-class KeyedStream(Gathered):
+class KeyedStream(Gathered, Scanning):
     """Records by key, from ``key_by`` or ``group_by``."""
 
     _hints: ClassVar[dict[str, str]] = KEYED
@@ -148,6 +149,15 @@ class KeyedStream(Gathered):
         stream, names = self._with_key_columns()
         step = stream.node.step + 1
         return stream._with(KeyBy(stream.schema, step, stream.node, names))
+
+    def deduplicate(self, within: Any = None) -> Stream:
+        """The first record of each key; see ``Stream.deduplicate``."""
+        stream, names = self._with_key_columns()
+        return deduplicated(stream, names, within)
+
+    def _scanned(self) -> tuple[Stream, tuple[str, ...], tuple[str, ...]]:
+        stream, names = self._with_key_columns()
+        return stream, names, tuple(n for n in stream.columns if n in self.fields)
 
     def _with_key_columns(self) -> tuple[Stream, tuple[str, ...]]:
         """The records and every key as a column of its own."""

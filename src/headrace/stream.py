@@ -80,6 +80,7 @@ from headrace.plan.time import (
     nodes_of,
     zone_of,
 )
+from headrace.scanning import Scanning, deduplicated
 from headrace.types import normal_batch, to_schema, type_name, unique_names
 from headrace.windows import AnyWindow, duration
 from headrace.writing import Written
@@ -95,7 +96,7 @@ DEFAULT_AHEAD = 86400 * 10**6
 
 
 @dataclass(frozen=True, eq=False)
-class Stream(Written, Hinted):
+class Stream(Written, Scanning, Hinted):
     """Records with named columns, computed when a sink asks for them.
 
     >>> import headrace as hr
@@ -461,6 +462,18 @@ class Stream(Written, Hinted):
             self._function(make)
             after = self.schema if schema is None else to_schema(schema)
             return Stream(Custom(after, at.step, self.node, make, keys))
+
+    def deduplicate(self, *columns: str, within: Any = None) -> Stream:
+        """The first record of each value of some columns: ``deduplicate("id", within="1h")``.
+
+        It passes at once, as it comes; one with the same values passes again when its event time
+        is at least ``within`` away from that of the last that passed. Without ``within`` values are
+        remembered for ever.
+        """
+        return deduplicated(self, columns, within)
+
+    def _scanned(self) -> tuple[Stream, tuple[str, ...], tuple[str, ...]]:
+        return self, (), tuple(self.columns)
 
     # Several streams
 

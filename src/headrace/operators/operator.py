@@ -94,6 +94,9 @@ class State:
         """Take in parts, then go on to the watermarks of the inputs; the results there are."""
         raise NotImplementedError
 
+    def save(self) -> None:
+        """Have the store hold all that must last; called before it is read by others."""
+
     def promised(self, watermark: int) -> int:
         """What those downstream may be promised once the inputs have reached a watermark."""
         return watermark

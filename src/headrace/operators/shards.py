@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.operators.operator import Hosting, Operator, Part, Phases, Result, Task
+from headrace.operators.operator import Hosting, Operator, Part, Phases, Result, State, Task
 from headrace.operators.stores import MemoryStore, Note, Order, TrackedStore
 from headrace.windows import BEGINNING
 
@@ -88,6 +88,15 @@ class Shards:
                 yield sealing
             yield [self._flushed(lane, shard) for shard in range(self.count)]
             partial.release()
+        if any(type(state).save is not State.save for state in self.states):
+            yield [self._saved(shard) for shard in range(self.count)]
+
+    def _saved(self, shard: int) -> Task:
+        def run() -> None:
+            with self.locks[shard]:
+                self.states[shard].save()
+
+        return run
 
     def _flushed(self, lane: int, shard: int) -> Task:
         def run() -> None:

@@ -178,6 +178,7 @@ class LevelProgram:
                     yield from pipe.add(batch)
             for pipe in pipes:
                 yield from pipe.finish()
+            state.save()
             promised = state.promised(min(watermarks))
             for target in hosted.watermarks_for:
                 message = {"from": f"o{hosted.number}", "shard": shard, "watermark": promised}

@@ -1,0 +1,31 @@
+"""Scans: the states of keys, and what records do with them in their order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.kernels.scans.once import OnceSteps
+from headrace.kernels.scans.rank import RankSteps
+from headrace.kernels.scans.running import RunningSteps
+from headrace.kernels.scans.shift import LagSteps, LeadSteps
+from headrace.kernels.scans.steps import Records, Steps
+from headrace.kernels.scans.user import UserSteps
+from headrace.plan.nodes import Scan
+from headrace.plan.scans import OnceStep, RankStep, RunningStep, ShiftStep, UserStep
+
+__all__ = ["Records", "Steps", "steps_of"]
+
+
+def steps_of(node: Scan, schema: Any, zone: str) -> Steps:
+    """Fresh states for a scan of records with these columns."""
+    what = node.what
+    if isinstance(what, UserStep):
+        return UserSteps(node, what, schema)
+    if isinstance(what, RunningStep):
+        return RunningSteps(node, what, schema, zone)
+    if isinstance(what, ShiftStep):
+        return (LeadSteps if what.ahead else LagSteps)(node, what, schema)
+    if isinstance(what, RankStep):
+        return RankSteps(node, what, schema)
+    assert isinstance(what, OnceStep)
+    return OnceSteps(node, what, schema)

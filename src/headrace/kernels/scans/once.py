@@ -1,0 +1,50 @@
+"""``deduplicate``: the first record of each key passes, and later ones do not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.kernels.expressions.kernel import as_column, numbers
+from headrace.kernels.native import scans
+from headrace.kernels.scans.steps import Records, Steps, grown
+from headrace.plan.nodes import Scan
+from headrace.plan.scans import OnceStep
+from headrace.windows import BEGINNING, FOREVER
+
+
+class OnceSteps(Steps):
+    """Of each key, the time of the last record that passed."""
+
+    fields = (pa.field("passed", pa.int64()),)
+
+    def __init__(self, node: Scan, what: OnceStep, schema: pa.Schema) -> None:
+        super().__init__()
+        self.within = FOREVER if what.within is None else what.within
+        self.last = np.zeros(0, np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.last.nbytes)
+
+    def enlarge(self, room: int) -> None:
+        self.last = grown(self.last, room, BEGINNING)
+
+    def reset(self, slots: Any) -> None:
+        self.last[slots] = BEGINNING
+
+    def run(self, records: Records) -> pa.RecordBatch:
+        times = np.zeros(records.slots.size, np.int64) if records.times is None else records.times
+        passed = np.empty(records.slots.size, np.int64)
+        count = scans.once(records.slots, times, self.last, self.within, passed)
+        if count == records.slots.size:
+            return records.batch
+        return records.batch.take(as_column(passed[:count]))
+
+    def state(self, slots: Any) -> list[pa.Array]:
+        return [as_column(self.last[slots])]
+
+    def restore(self, slots: Any, columns: list[pa.Array]) -> None:
+        self.last[slots] = numbers(columns[0], np.int64)

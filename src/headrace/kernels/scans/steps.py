@@ -1,0 +1,115 @@
+"""What is done with the records of many keys, and the state of each key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.windows import BEGINNING, FOREVER
+
+
+@dataclass(slots=True)
+class Records:
+    """Records in the order in which they are to be taken."""
+
+    batch: pa.RecordBatch
+    slots: Any
+    """The place of each record's key."""
+    times: Any
+    """Their event times; None where there are none."""
+    resets: Any = None
+    """Where true, the state of the key is forgotten before the record; None if nowhere."""
+
+
+class Steps:
+    """The states of keys, each in its slot, and what records do with them."""
+
+    fields: tuple[pa.Field, ...] = ()
+    """The columns in which the states are kept."""
+    fires = False
+    """Whether there are timers."""
+
+    def __init__(self) -> None:
+        self.room = 0
+        self.timers: Any = np.zeros(0, np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory the states hold, about."""
+        return 0
+
+    def grow(self, size: int) -> None:
+        """Have room for so many keys; each new one begins as the first."""
+        if size > self.room:
+            room = max(64, 2 * size)
+            self.timers = grown(self.timers, room, FOREVER)
+            self.enlarge(room)
+            self.room = room
+
+    def enlarge(self, room: int) -> None:
+        """Make the states' own room larger."""
+
+    def reset(self, slots: Any) -> None:
+        """Forget the states of some keys."""
+        raise NotImplementedError
+
+    def run(self, records: Records) -> pa.RecordBatch | None:
+        """Take records; what comes of them, in their order."""
+        raise NotImplementedError
+
+    def fire(self, slots: Any, until: int) -> tuple[Any, Any, pa.RecordBatch] | None:
+        """Have the timers of some keys go off up to a time.
+
+        Of each output its slot, the timer's time, and what it is.
+        """
+        return None
+
+    def passed(self, watermark: int) -> pa.RecordBatch | None:
+        """What comes of event time alone: no record before the watermark will come."""
+        return None
+
+    def promised(self, watermark: int) -> int:
+        """What may be promised downstream."""
+        return watermark
+
+    def state(self, slots: Any) -> list[pa.Array]:
+        """The states of some keys, as columns."""
+        raise NotImplementedError
+
+    def restore(self, slots: Any, columns: list[pa.Array]) -> None:
+        """Have some keys in the states of ``state``."""
+        raise NotImplementedError
+
+
+def grown(values: Any, room: int, fill: Any) -> Any:
+    """An array with more room, filled up with a value."""
+    more = np.full((room, *values.shape[1:]), fill, values.dtype)
+    more[: values.shape[0]] = values
+    return more
+
+
+def by_slot(slots: Any) -> tuple[Any, Any]:
+    """The rows in the order of their slots, each slot's in order; and where a slot begins."""
+    order = np.argsort(slots, kind="stable")
+    sorted_slots = slots[order]
+    first = np.ones(slots.size, np.bool_)
+    first[1:] = sorted_slots[1:] != sorted_slots[:-1]
+    return order, first
+
+
+def long_ago(records: Records, last: Any, ttl: int) -> Any:
+    """Which records come after so much time without one of their key.
+
+    ``last`` is the time of each key's last record before these.
+    """
+    order, first = by_slot(records.slots)
+    times = records.times[order]
+    before = np.empty(times.size, np.int64)
+    before[1:] = times[:-1]
+    before[first] = last[records.slots[order[first]]]
+    late = np.empty(times.size, np.bool_)
+    late[order] = (before != BEGINNING) & (times - np.maximum(before, times - ttl) >= ttl)
+    return late

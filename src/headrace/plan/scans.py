@@ -1,0 +1,103 @@
+"""What a scan does with the records of a key, one after the other: the kinds of steps."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from headrace.plan.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from headrace.aggregates import Aggregate
+
+
+@dataclass(frozen=True, eq=False)
+class UserStep:
+    """A person's function of a state and a record (or a batch of them), and the first state."""
+
+    function: Callable[..., Any]
+    initial: Any
+    gives: pa.Schema
+    """The columns of what the function gives."""
+    fields: tuple[str, ...]
+    """The columns of a record as the function sees it."""
+    batches: bool = False
+    on_timer: Callable[..., Any] | None = None
+    timed: bool = False
+    """Whether the function takes a timer."""
+    source: str | None = None
+    """The function's source, for those who compile it where it cannot be read."""
+
+    @property
+    def detail(self) -> str:
+        return getattr(self.function, "__name__", repr(self.function))
+
+    @property
+    def written(self) -> str:
+        """What tells the functions apart from others."""
+        return fingerprint(self.function, self.on_timer)
+
+
+@dataclass(frozen=True, eq=False)
+class RunningStep:
+    """Aggregates of each key so far, beside every record."""
+
+    aggregates: tuple[tuple[str, Aggregate], ...]
+
+    @property
+    def detail(self) -> str:
+        return ", ".join(f"{name} = {aggregate!r}" for name, aggregate in self.aggregates)
+
+
+@dataclass(frozen=True, eq=False)
+class ShiftStep:
+    """Columns of the record so many before it (or, ``ahead``, after it), beside every record."""
+
+    by: int
+    columns: tuple[tuple[str, str], ...]
+    """The new name and the column."""
+    ahead: bool = False
+    within: int | None = None
+    """How long a record waits for those after it."""
+
+    @property
+    def detail(self) -> str:
+        return f"{self.by}, " + ", ".join(f"{new} = {old}" for new, old in self.columns)
+
+
+@dataclass(frozen=True, eq=False)
+class RankStep:
+    """The rank of each record by event time, beside it: those of one time share it."""
+
+    column: str
+
+    @property
+    def detail(self) -> str:
+        return self.column
+
+
+@dataclass(frozen=True, eq=False)
+class OnceStep:
+    """The first record of each key, and again after some event time."""
+
+    within: int | None
+
+    @property
+    def detail(self) -> str:
+        return ""
+
+
+AnyStep = UserStep | RunningStep | ShiftStep | RankStep | OnceStep
+
+
+def source_of(function: Callable[..., Any]) -> str | None:
+    """The text of a function, if it can be read."""
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        return None
