@@ -18,7 +18,7 @@ from headrace.checkpoints.control import checkpoint_folder
 from headrace.errors import PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import AVAILABLE_NOW, Output
-from headrace.plan.explain import LOCK
+from headrace.plan.explain import LOCK, scan_place
 from headrace.plan.nodes import (
     EventTime,
     External,
@@ -26,6 +26,7 @@ from headrace.plan.nodes import (
     MaxParallelism,
     Node,
     Read,
+    Scan,
     Shuffle,
     Union,
 )
@@ -184,7 +185,8 @@ class Box:
             place = "partials by evaluators; state by shard of the keys, when the input ends"
         else:
             place = "partials by evaluators; state by shard of the keys, at watermarks"
-        places = [place if not head.python else f"{place}; {LOCK}"]
+        how = scan_place(head) if isinstance(head, Scan) else LOCK if head.python else ""
+        places = [f"{place}; {how}" if how else place]
         for step in stage.steps:
             if isinstance(step, EventTime):
                 places.append("ingress, cuts epochs")

@@ -19,6 +19,7 @@ from headrace.box.pace import Pace
 from headrace.checkpoints.numbering import sources_of
 from headrace.errors import PlanError
 from headrace.kernels.chain import compile_chain
+from headrace.kernels.scans import not_compiled
 from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Input
 from headrace.operators.stores import Note, TrackedStore
@@ -32,6 +33,7 @@ from headrace.plan.nodes import (
     Narrow,
     Node,
     Read,
+    Scan,
     Shuffle,
     Union,
 )
@@ -170,7 +172,8 @@ class Graph:
         hosted = self.hosted[id(node)] = Hosted(operator, self.workers, self.saved.get(id(node)))
         vertex = Vertex(node.label, hosted, len(above))
         vertex.each_watermark = isinstance(node, Custom)
-        vertex.python = node.python or any(_runs_python(steps) for _, steps in above)
+        runs_python = not_compiled(node) is not None if isinstance(node, Scan) else node.python
+        vertex.python = runs_python or any(_runs_python(steps) for _, steps in above)
         for lane, ((port, _), chain) in enumerate(zip(above, operator.chains, strict=True)):
             self._connect(port, vertex, chain.columns, lane)
         if len(above) == 1:

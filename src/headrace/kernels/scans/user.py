@@ -17,7 +17,7 @@ from headrace.errors import StepError
 from headrace.kernels.chain import as_bundle
 from headrace.kernels.expressions.kernel import as_column, numbers
 from headrace.kernels.rows import failure, pack_rows, rows_of
-from headrace.kernels.scans.compiled import CompiledStep, compiled_step, packed_dtype
+from headrace.kernels.scans.compiled import CompiledStep, FailedAt, compiled_step, packed_dtype
 from headrace.kernels.scans.steps import Records, Steps, by_slot
 from headrace.plan.nodes import Scan
 from headrace.plan.scans import UserStep
@@ -183,9 +183,10 @@ class UserSteps(Steps):
         if isinstance(compiled, CompiledStep) and compiled.takes(records.batch):
             try:
                 rows, columns = compiled.run(records, self.states.states, self.states.initial)
-            except Exception as error:
-                row = records.batch.slice(compiled.failed_at, 1)
-                raise failure(self.label, error, next(rows_of(row.select(self.names)))) from error
+            except FailedAt as failed:
+                row = next(rows_of(records.batch.slice(failed.args[0], 1).select(self.names)))
+                cause = failed.__cause__ or failed
+                raise failure(self.label, cause, row) from cause
             return self._beside(records, rows, columns)
         return self._one_by_one(records)
 
