@@ -220,7 +220,7 @@ class ScanState(State):
         else:
             due = together(new, self.operator.schema, self.node.label) if new else None
         if due is not None and due.num_rows:
-            yield from self._given(self._run(due))
+            yield from self._given(self.arrived(due)[0])
         if now > before:
             yield from self._passed(now)
 
@@ -268,7 +268,8 @@ class ScanState(State):
 
     # States
 
-    def _run(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+    def arrived(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, Any]:
+        """Take records whose turn it is; what comes of them, and of which."""
         node, keys = self.node, self.keys
         columns = [batch.column(name) for name in node.keys]
         if self.unread:
@@ -282,12 +283,12 @@ class ScanState(State):
         if node.ttl is not None:
             resets = long_ago(records, keys.last, node.ttl)
             records.resets = resets if resets.any() else None
-        out = self.steps.run(records)
+        out, origin = self.steps.run(records)
         if ttl is not None and times is not None:
             np.maximum.at(keys.last, slots, times)
         keys.there[slots] = True
         keys.touched[slots] = True
-        return out
+        return out, origin
 
     def _passed(self, now: int) -> Iterator[pa.RecordBatch]:
         """What comes of the watermark alone: timers, and keys that are forgotten."""
