@@ -398,3 +398,12 @@ def test_why_a_step_is_not_compiled() -> None:
     ]:  # fmt: skip
         node: Any = keyed.scan(step, 0, schema={"n": "bigint"}).node
         assert text in (not_compiled(node) or ""), step
+
+
+def test_progress_tells_how_many_keys_there_are(engine: Any) -> None:
+    batches = [testing.records(*some(i, keys="abcdefgh")) for i in range(3)]
+    live = testing.script(batches, schema=SCHEMA, bounded=False, ends=True)
+    keyed = live.event_time("at", delay="1000s").key_by("k")
+    job = keyed.scan(balance, 0.0, schema={"total": "double"}).start(on=engine)
+    assert job.wait(60)
+    assert [stage.keys for stage in job.progress().stages if stage.keys] == [9]
