@@ -75,7 +75,8 @@ class Scanning:
 
         With ``on_timer(state, time, timer)``, which returns the same, the step takes a third
         argument, the key's timer: ``timer.at(moment)``, ``timer.after("5 minutes")``,
-        ``timer.cancel()``. It goes off when event time passes the moment.
+        ``timer.cancel()``. It goes off when event time passes the moment; where there is no event
+        time, when the clock does, on Spark with the next micro-batch.
 
         Where the state is numbers (one, a tuple, or a NumPy record that the step changes in place)
         and so is all that the step reads and gives, it is compiled; ``explain()`` says whether.
@@ -177,8 +178,10 @@ class Scanning:
             clock, by_time = _order(stream, order)
             names = column_names(keep, "keep=") if keep else []
             stream._known(*names)
-            if on_timer is not None and (clock is None or not by_time):
-                raise PlanError("on_timer needs records in the order of event time")
+            if on_timer is not None and clock is not None and not by_time:
+                raise PlanError(
+                    "timers count event time where there is one, so records must come in its order"
+                )
             if on_timer is not None and names:
                 raise PlanError("with on_timer there is no record whose columns keep= could give")
             if ttl is not None and clock is None:

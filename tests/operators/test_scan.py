@@ -247,6 +247,31 @@ def test_timers(engine: Any) -> None:
     }
 
 
+def test_timers_that_go_by_the_clock(engine: Any) -> None:
+    """Without event time a timer goes off when its time has come, or when the input ends."""
+
+    def step(n: int, row: Any, timer: Any) -> Any:
+        if n == 0 or n > 10:
+            timer.after("300ms" if n == 0 else "1 hour")
+        return n + 1, None
+
+    def rung(n: int, time: datetime.datetime, timer: Any) -> Any:
+        return n + 10, {"n": n}
+
+    ticks = hr.rate(20, upto=40).with_columns(k="concat('k', value % 2)")
+    found = ticks.key_by("k").scan(step, 0, schema={"n": "bigint"}, on_timer=rung)
+    assert found.columns == ["k", "n"]
+    job = found.start(on=engine)
+    assert job.wait(120)
+    got = by_key(job.result())
+    assert set(got) == {"k0", "k1"}
+    for outputs in got.values():  # one for the first span, one when the input ends
+        *early, (last,) = outputs
+        assert last == (30 if early else 20)
+        assert all(1 <= n <= 20 for (n,) in early)
+        assert early or engine.name == "spark"  # where all may come in one micro-batch
+
+
 # Ready made
 
 

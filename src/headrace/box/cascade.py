@@ -73,6 +73,8 @@ class Vertex:
         """Whether its bundles are numbered as they come."""
         self.ordering: Restored | None = None
         """What keeps the order of what comes of them."""
+        self.ringing = False
+        """Whether timers that go by the clock are going off."""
         self.settles: list[str] | None = None
         """Columns by which what comes of a watermark is put in order; None to leave it."""
         self.given = self.taken = 0
@@ -254,6 +256,18 @@ class Cascade:
         self.bytes -= bundle.nbytes
         if self.checker is not None:
             self.checker.consumed(container)
+        if container.unconsumed == 0 and container.state is ContainerState.WM_CANCELLED:
+            self._retire(container.lane)
+
+    def hold(self, container: Container) -> None:
+        """Something else than a bundle will come of an epoch: its watermark waits."""
+        container.unconsumed += 1
+        self.in_flight += 1
+
+    def released(self, container: Container) -> None:
+        """What ``hold`` was for is done."""
+        container.unconsumed -= 1
+        self.in_flight -= 1
         if container.unconsumed == 0 and container.state is ContainerState.WM_CANCELLED:
             self._retire(container.lane)
 

@@ -125,6 +125,25 @@ class WatermarkWork:
             run.urgent.append(self)
 
 
+class ClockWork:
+    """Have timers go off that go by the time of day."""
+
+    __slots__ = ("container", "now", "out", "run")
+
+    def __init__(self, run: Run, container: Container, now: int) -> None:
+        self.run, self.container, self.now = run, container, now
+        self.out = Outbox(container.epoch, (now,), 0, container.lane.number)
+
+    def work(self, worker: int) -> None:
+        self.container.lane.vertex.transform.ring(self.now, self.out)
+
+    def complete(self) -> None:
+        """Deposit what came of it, in the epoch there is. The lock is held."""
+        self.container.lane.vertex.ringing = False
+        self.run.cascade.emit(self.container, self.out.bundles)
+        self.run.cascade.released(self.container)
+
+
 class FlushWork:
     """Have the states of a vertex hold all that came, for a checkpoint; as tasks, too."""
 
@@ -188,7 +207,7 @@ class ReadWork:
         self.ingress.accept(self.reader, self.items)
 
 
-Work = BundleWork | WatermarkWork | FlushWork | TaskWork | ReadWork
+Work = BundleWork | WatermarkWork | ClockWork | FlushWork | TaskWork | ReadWork
 
 
 def evaluate(run: Run, seat: Seat, core: int | None) -> None:

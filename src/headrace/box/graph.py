@@ -250,7 +250,20 @@ class Graph:
     def _keep_order(self, vertices: list[Vertex]) -> None:
         """Number the bundles of transforms whose order matters, and of those above them."""
         ordering = self.ordering or Ordering()
+        arriving: set[int] = set()
+        """What a scan by arrival, and nothing else with state, is above."""
+        for vertex in vertices:
+            node = self.nodes.get(id(vertex))
+            scans = isinstance(vertex.transform, Hosted) and isinstance(node, Scan)
+            if id(vertex) in arriving or (scans and not node.by_time):  # type: ignore[union-attr]
+                arriving |= {
+                    id(target)
+                    for target, _ in vertex.outputs
+                    if not isinstance(target.transform, Hosted)
+                }
         for vertex in reversed(vertices):
+            if id(vertex) in arriving and not isinstance(vertex.transform, Stateless):
+                vertex.ordered, vertex.max_running = True, 1
             transform, node = vertex.transform, self.nodes.get(id(vertex))
             below = any(
                 (target.ordered and not isinstance(target.transform, Hosted))

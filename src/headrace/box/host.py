@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from headrace.box.bundle import Bundle
 from headrace.kernels.chain import Chain
 from headrace.operators.operator import Operator, Phases, Result
+from headrace.operators.scan import Scanned
 from headrace.operators.shards import Shards
 from headrace.operators.stores import Note, TrackedStore, of_lane
 from headrace.windows import BEGINNING, FOREVER
@@ -92,6 +94,24 @@ class Hosted:
     @property
     def nbytes(self) -> int:
         return self.shards.nbytes
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether it has timers that go by the clock."""
+        return isinstance(self.operator, Scanned) and self.operator.by_clock
+
+    def is_due(self, now: int) -> bool:
+        """Whether a timer that goes by the clock is to go off."""
+        states: Any = self.shards.states
+        return any(state.next_timer() <= now for state in states)
+
+    def ring(self, now: int, out: Outbox) -> None:
+        """Have the timers go off that are due."""
+        for shard, lock in enumerate(self.shards.locks):
+            state: Any = self.shards.states[shard]
+            with lock:
+                for number, batch in state.numbered(state.rung(now)):
+                    out.emit(batch, (number, shard))
 
     @property
     def keys_held(self) -> int:

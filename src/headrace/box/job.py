@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.box.arrival import Reader
+from headrace.box.cascade import Vertex
 from headrace.box.checkpoint import Kept
 from headrace.box.clock import Clock, RealClock
 from headrace.box.container import Container
@@ -20,6 +21,7 @@ from headrace.box.cutting import Cutting
 from headrace.box.desk import Seat
 from headrace.box.evaluator import (
     BundleWork,
+    ClockWork,
     FlushWork,
     ReadWork,
     TaskWork,
@@ -96,7 +98,12 @@ class Run:
         self.pace = Pace(bundle, workers, self.cascade)
         self.ingresses = graph.ingresses(self.cascade, self.pace, self.clock, flush)
         self.lanes = [lane for vertex in self.cascade.vertices for lane in vertex.lanes]
-        self.urgent: deque[WatermarkWork | TaskWork | FlushWork] = deque()
+        self.urgent: deque[WatermarkWork | TaskWork | FlushWork | ClockWork] = deque()
+        self.clocked = [
+            vertex
+            for vertex in self.cascade.vertices
+            if isinstance(vertex.transform, Hosted) and vertex.transform.by_clock
+        ]
         self.idle: list[Seat] = []
         """The evaluators that wait for work."""
         self.active = self.blocked = 0
@@ -268,10 +275,38 @@ class Run:
                     for ingress in timed:
                         ingress.follow(least)
                 self._look_whether_all_has_come()
+                self._ring()
                 if self.cutting is not None:
                     self.cutting.look()
             except BaseException as error:
                 self.fail(error)
+
+    def _ring(self) -> None:
+        """Have timers go off that go by the clock. The lock is held."""
+        now = time.time_ns() // 1000
+        if self.cutting is not None and self.cutting.is_on:
+            return
+        for vertex in self.clocked:
+            if vertex.ringing or not vertex.transform.is_due(now):
+                continue
+            container = self._current(vertex)
+            if container is not None:
+                vertex.ringing = True
+                self.cascade.hold(container)
+                self.urgent.append(ClockWork(self, container, now))
+
+    def _current(self, vertex: Vertex) -> Container | None:
+        """The container of the epoch that is being read, made if need be."""
+        for ingress in self.ingresses:
+            for (target, _), container in zip(ingress.outputs, ingress.containers, strict=False):
+                if target is vertex:
+                    return container
+        for above in self.cascade.vertices:
+            for output, (target, _) in enumerate(above.outputs):
+                if target is vertex:
+                    source = self._current(above)
+                    return None if source is None else self.cascade.below(source, output)
+        return None
 
     def next_work(self) -> Work | None:
         """What an evaluator does next: watermark tasks, then what the scheduler picks, then

@@ -7,6 +7,7 @@ writes is what has changed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -62,6 +63,8 @@ class Scanned(Operator):
         self.ttl = node.what.within if isinstance(node.what, OnceStep) else node.ttl
         last = [pa.field(_LAST, pa.int64())] if self.ttl is not None else []
         self.kept_schema = pa.schema([*self.keys, *last, *self.steps().fields])
+        self.by_clock = node.clock is None and self.steps().fires
+        """Whether timers go by the time of day."""
 
     @property
     def emits_early(self) -> bool:  # type: ignore[override]
@@ -186,6 +189,8 @@ class ScanState(State):
         self.pending: list[Held] | None = None
         self.saved = 0
         """How many of those that are pending the store has."""
+        self.given = 0
+        """How many results there were."""
         self._new_table()
         self.unread = set(self.kept.numbers())
         """The buckets that are only in the store."""
@@ -207,7 +212,13 @@ class ScanState(State):
         return int(self.keys.there.sum()) + sum(int(rows) for kept in unread for _, rows, _ in kept)
 
     def take(self, parts: Iterable[Part], watermarks: Sequence[int]) -> Iterator[Result]:
-        yield from enumerate(self._taken(parts, watermarks))
+        yield from self.numbered(self._taken(parts, watermarks))
+
+    def numbered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Result]:
+        """Results with numbers by which they follow all before them."""
+        for batch in batches:
+            yield self.given, batch
+            self.given += 1
 
     def _taken(self, parts: Iterable[Part], watermarks: Sequence[int]) -> Iterator[pa.RecordBatch]:
         before: int = self.note.get("watermark", BEGINNING)
@@ -223,6 +234,8 @@ class ScanState(State):
             yield from self._given(self.arrived(due)[0])
         if now > before:
             yield from self._passed(now)
+        if self.operator.by_clock:
+            yield from self.rung(time.time_ns() // 1000)
 
     @staticmethod
     def _given(batch: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
@@ -278,6 +291,7 @@ class ScanState(State):
         slots = keys.slots(columns, batch.num_rows)
         self.steps.grow(keys.size)
         times = None if node.clock is None else event_times(batch, node.clock)
+        self.steps.now = time.time_ns() // 1000 if self.operator.by_clock else BEGINNING
         records = Records(batch, slots, times)
         ttl = self.operator.ttl
         if node.ttl is not None:
@@ -290,20 +304,32 @@ class ScanState(State):
         keys.touched[slots] = True
         return out, origin
 
+    def next_timer(self) -> int:
+        """When the first timer goes off."""
+        timers = self.steps.timers[: self.keys.size]
+        return int(timers.min()) if timers.size else FOREVER
+
+    def rung(self, now: int) -> Iterator[pa.RecordBatch]:
+        """What comes of the timers up to a time."""
+        if self.unread and self.note.get("due", FOREVER) <= now:
+            self._read(set(self.unread))
+        keys, until = self.keys, min(now, FOREVER - 1)
+        slots = np.flatnonzero(keys.there[: keys.size])
+        slots = slots[self.steps.timers[slots] <= until]
+        if slots.size:
+            fired = self.steps.fire(slots, until)
+            keys.touched[slots] = True
+            if fired is not None:
+                yield from self._given(self._fired(*fired))
+
     def _passed(self, now: int) -> Iterator[pa.RecordBatch]:
         """What comes of the watermark alone: timers, and keys that are forgotten."""
         ttl, due = self.operator.ttl, self.note.get("due", FOREVER)
-        if (self.steps.fires or ttl is not None) and self.unread and due <= now:
+        if ttl is not None and self.unread and due <= now:
             self._read(set(self.unread))
         keys = self.keys
-        if self.steps.fires:
-            slots = np.flatnonzero(keys.there[: keys.size])
-            slots = slots[self.steps.timers[slots] <= min(now, FOREVER - 1)]
-            if slots.size:
-                fired = self.steps.fire(slots, min(now, FOREVER - 1))
-                keys.touched[slots] = True
-                if fired is not None:
-                    yield from self._given(self._fired(*fired))
+        if self.steps.fires and (now == FOREVER or not self.operator.by_clock):
+            yield from self.rung(now)
         yield from self._given(self._over(now))
         if ttl is not None and now < FOREVER:
             there = keys.there[: keys.size]
@@ -335,13 +361,13 @@ class ScanState(State):
         """What timers gave, with their keys and times beside it."""
         node, clock = self.node, self.node.clock
         names = dict(zip(node.keys, self.keys.columns(slots), strict=True))
-        assert clock is not None
         kept = []
         for name in node.kept:
             kind = self.operator.schema.field(name).type
-            kept.append(
-                names[name] if name in names else filled(times - clock.shift, times.size, kind)
-            )
+            if name not in names:  # the event time
+                assert clock is not None
+                names[name] = filled(times - clock.shift, times.size, kind)
+            kept.append(names[name])
         return pa.RecordBatch.from_arrays([*kept, *made.columns], schema=node.schema)
 
     def promised(self, watermark: int) -> int:

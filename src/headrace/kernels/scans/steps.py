@@ -36,6 +36,8 @@ class Steps:
     def __init__(self) -> None:
         self.room = 0
         self.timers: Any = np.zeros(0, np.int64)
+        self.now = BEGINNING
+        """The time of day, where timers go by it."""
 
     @property
     def nbytes(self) -> int:

@@ -211,14 +211,15 @@ class UserSteps(Steps):
             if resets is not None and resets[i]:
                 states.reset(np.array([slot]))
                 self.timers[slot] = FOREVER
-            if self.fires and times is not None and self.timers[slot] <= times[i]:
-                for time, outputs in self._rung(slot, times[i]):
+            now = self.now if times is None else times[i]
+            if self.fires and self.timers[slot] <= now:
+                for time, outputs in self._rung(slot, now):
                     rung |= dict.fromkeys(range(len(given), len(given) + len(outputs)), time)
                     given += outputs
                     origin += [i] * len(outputs)
             try:
                 if self.what.timed:
-                    timer = Timer(int(self.timers[slot]), 0 if times is None else times[i])
+                    timer = Timer(int(self.timers[slot]), now)
                     result = function(states.get(slot), row, timer)
                     self.timers[slot] = timer._micros
                 else:
