@@ -18,6 +18,7 @@ from headrace.apps import App
 from headrace.apps.grep import PATTERN
 from headrace.bench import stateful
 from headrace.errors import PlanError
+from headrace.spark.session import with_settings
 from headrace.windows import AnyWindow, Window
 
 FILE_RECORDS = 50_000
@@ -105,9 +106,10 @@ class Files:
                 .foreachBatch(lambda frame, _: found.append(frame.toArrow()))
                 .option("checkpointLocation", checkpoint)
                 .trigger(availableNow=True)
-                .start()
             )
-            writer.awaitTermination()
+            with with_settings(session, stateful.SETTINGS if app in ORDERED else {}):
+                running = writer.start()
+            running.awaitTermination()
             shutil.rmtree(checkpoint, ignore_errors=True)
             everything = pa.concat_tables(found)
             return _latest(everything, values) if mode == "update" else everything
