@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         var,
     )
     from headrace.box.engine import Box
+    from headrace.box.ordered import Ordering
     from headrace.errors import (
         BadRecord,
         EngineError,
@@ -98,6 +99,7 @@ __all__ = [
     "HeadraceError",
     "Job",
     "KeyedStream",
+    "Ordering",
     "PlanError",
     "Progress",
     "Secret",
@@ -163,6 +165,7 @@ _HOMES = {
         "std sum top_k var"
     ),
     "headrace.box.engine": "Box",
+    "headrace.box.ordered": "Ordering",
     "headrace.operators.custom": "Transform",
     "headrace.errors": "BadRecord EngineError ExpressionError HeadraceError PlanError StepError",
     "headrace.expressions": (

@@ -209,6 +209,23 @@ def test_pairs_of_a_join_are_written_once(tmp_path: Path, on: str) -> None:
 
 @pytest.mark.slow
 @both_engines
+def test_scans_go_on_where_they_were(tmp_path: Path, on: str) -> None:
+    """A running total, a timer, what is unique, and the record before."""
+    found = records(3000, seed=5)
+    killed = Killed(
+        on=on, source="folder", where=folder_of(tmp_path, found, 20), sink="parquet", scan=True,
+        to=str(tmp_path / "out"), checkpoint=str(tmp_path / "checkpoint"),
+    )  # fmt: skip
+    killed_often(killed, 4, random.Random())
+    got = hr.read_parquet(str(tmp_path / "out")).collect(on="box")
+    said = {**killed.said, "source": "files"}
+    wanted = victim.pipeline(said).collect(on=hr.Box(workers=1))
+    assert Counter(map(str, got.to_pylist())) == Counter(map(str, wanted.to_pylist()))
+    assert got.num_rows > 1000
+
+
+@pytest.mark.slow
+@both_engines
 def test_a_postgres_table_holds_every_result_once(
     tmp_path: Path, on: str, postgres_url: str
 ) -> None:

@@ -19,6 +19,12 @@ from tests.streams.conftest import drop
 from tests.streams.test_stream_kills import Killed, records, windows, written
 from tests.streams.test_stream_state import put, timed
 
+
+def _waits(n: int, row: Any, timer: Any) -> Any:
+    timer.after("500ms")
+    return n + 1, None
+
+
 PIPELINES: dict[str, Callable[[hr.Stream], hr.Stream]] = {
     "tumbling": lambda s: (
         s.key_by("k").window(hr.tumbling("20s")).agg(n=hr.count(), first=hr.first("v"))
@@ -41,6 +47,22 @@ PIPELINES: dict[str, Callable[[hr.Stream], hr.Stream]] = {
     "a union in order": lambda s: (
         s.filter("v % 2 = 1").union(s.filter("v % 2 = 0"))
         .key_by("k").window(hr.tumbling("9s")).agg(all=hr.collect("v"))
+    ),
+    "a scan": lambda s: (
+        s.key_by("k").scan(lambda n, row: (n + row.v, n + row.v), 0, schema={"total": "bigint"})
+    ),
+    "a scan of objects, forgotten": lambda s: (
+        s.key_by("k").scan(
+            lambda seen, row: ([*seen[-3:], row.v], str(seen)), list, schema={"seen": "string"},
+            ttl="2s",
+        )
+    ),
+    "a scan with timers": lambda s: (
+        s.key_by("k").scan(_waits, 0, schema={"n": "bigint"}, on_timer=lambda n, at, timer: (0, n))
+    ),
+    "running, lag and rank": lambda s: (
+        s.key_by("k").running(n=hr.count(), m=hr.mean("v")).key_by("k").lag(2, before="v")
+        .key_by("k").rank()
     ),
     "windows of windows": lambda s: (
         s.key_by("k").window(hr.tumbling("2s")).agg(n=hr.count())

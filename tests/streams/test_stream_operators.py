@@ -63,6 +63,28 @@ def _double(row: Any) -> dict[str, Any]:
     return {"k": row.k.upper(), "twice": None if row.v is None else 2 * row.v, "at": row.at}
 
 
+def _balance(state: Any, row: Any) -> Any:
+    total, count = state
+    total, count = total + (row.v or 0), count + 1
+    return (total, count), (total, count)
+
+
+BALANCE = {"total": "bigint", "n": "bigint"}
+
+
+def _seen(state: list[Any], row: Any) -> Any:
+    return [*state[-2:], row.line], {"last": "|".join(state)} if state else None
+
+
+def _waits(n: int, row: Any, timer: Any) -> Any:
+    timer.after("1500ms")
+    return n + 1, None
+
+
+def _silent(n: int, time: Any, timer: Any) -> Any:
+    return 0, n
+
+
 DOUBLED = pa.schema([("k", pa.string()), ("twice", pa.int64()), ("at", SCHEMA.field("at").type)])
 
 PIPELINES: dict[str, Pipeline] = {
@@ -122,6 +144,25 @@ PIPELINES: dict[str, Pipeline] = {
     .join_within(
         o.key_by("k").window(hr.tumbling("4s")).agg(m=hr.count()), on="k", before="4s", after="4s"
     ),
+    "scan": lambda s, _: s.key_by("k").scan(_balance, (0, 0), schema=BALANCE),
+    "scan, any state": lambda s, _: s.key_by("k").scan(_seen, list, schema={"last": "string"}),
+    "scan, no key": lambda s, _: s.scan(lambda n, row: (n + 1, n), 0, schema={"n": "bigint"}),
+    "scan, forgotten": lambda s, _: s.key_by("k").scan(
+        lambda n, row: (n + 1, n), 0, schema={"n": "bigint"}, ttl="3s"
+    ),
+    "scan with timers": lambda s, _: s.key_by("k").scan(
+        _waits, 0, schema={"n": "bigint"}, on_timer=_silent
+    ),
+    "scan over a window": lambda s, _: s.key_by("k").window(hr.tumbling("4s")).agg(n=hr.count())
+    .key_by("k").scan(lambda n, row: (n + row.n, n + row.n), 0, schema={"n": "bigint"}),
+    "window over a scan": lambda s, _: s.key_by("k").scan(_balance, (0, 0), schema=BALANCE)
+    .key_by("k").window(hr.tumbling("8s")).agg(most=hr.max("total"), n=hr.count()),
+    "running": lambda s, _: s.key_by("k").running(n=hr.count(), total=hr.sum("v"), m=hr.mean("v")),
+    "lag": lambda s, _: s.key_by("k").lag(2, before="v"),
+    "lead": lambda s, _: s.key_by("k").lead(1, after="v"),
+    "lead, then windows": lambda s, _: s.key_by("k").lead(1, within="4s", after="v")
+    .window(hr.tumbling("5s")).agg(n=hr.count("after")),
+    "rank": lambda s, _: s.key_by("k").rank(),
     "shuffle": lambda s, _: s.select("k", "at").shuffle().key_by("k").window(hr.tumbling("4s"))
     .count(),
     "max_parallelism": lambda s, _: s.select("k", "v").max_parallelism(1),

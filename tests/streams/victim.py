@@ -20,11 +20,26 @@ def die(*_: Any) -> None:
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
+def total(state: int, row: Any) -> Any:
+    return state + row.v, state + row.v
+
+
+def waits(seen: list[Any], row: Any, timer: Any) -> Any:
+    timer.after("300ms")
+    return [*seen[-5:], row.before], {"v": row.v, "n": len(seen)}
+
+
+def silent(seen: list[Any], time: Any, timer: Any) -> Any:
+    return [], {"v": None, "n": -len(seen)}
+
+
 def pipeline(said: dict[str, Any]) -> hr.Stream:
     """Counts by key and five seconds."""
     kind, where = said["source"], said["where"]
     if kind == "folder":
         stream = hr.read_csv(where, follow=True, limit=1, until="_DONE", schema=SCHEMA)
+    elif kind == "files":
+        stream = hr.read_csv(where, schema=SCHEMA)
     elif kind == "kafka":
         stream = hr.read_kafka("in", servers=where, schema=SCHEMA, limit=300)
     elif kind == "redis":
@@ -40,6 +55,13 @@ def pipeline(said: dict[str, Any]) -> hr.Stream:
             k="concat('k', value % 7)", v="value", at="timestamp_micros(value * 20000)"
         )
     timed = stream.event_time("at", delay="3s")
+    if said.get("scan"):
+        totals = timed.key_by("k").scan(total, 0, schema={"total": "bigint"}, keep="v")
+        once = totals.key_by("k").running(n=hr.count(), most=hr.max("total"))
+        lagged = once.key_by("k").lag(2, before="v")
+        return lagged.key_by("k").scan(
+            waits, [], schema={"v": "bigint", "n": "bigint"}, on_timer=silent
+        )
     if said.get("pairs"):
         odd, even = timed.filter("v % 2 = 1"), timed.filter("v % 2 = 0")
         return odd.join_within(even, on="k", before="500ms", after="500ms")

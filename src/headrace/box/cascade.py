@@ -27,6 +27,7 @@ from headrace.windows import BEGINNING, FOREVER
 
 if TYPE_CHECKING:
     from headrace.box.invariants import Checker
+    from headrace.box.ordered import Restored
 
 
 class Lane:
@@ -68,6 +69,14 @@ class Vertex:
         self.in_order = in_order
         self.each_watermark = False
         """Whether it is to be told every watermark, though the next be known."""
+        self.ordered = False
+        """Whether its bundles are numbered as they come."""
+        self.ordering: Restored | None = None
+        """What keeps the order of what comes of them."""
+        self.settles: list[str] | None = None
+        """Columns by which what comes of a watermark is put in order; None to leave it."""
+        self.given = self.taken = 0
+        """The bundles that have come, and those that were taken."""
         self.python = False
         """Whether it runs a person's functions."""
         self.schema: pa.Schema | None = None
@@ -104,6 +113,8 @@ class Vertex:
         """
         if not container.bundles or not self.may_run():
             return False
+        if self.ordered and self.ordering is None:  # one after the other
+            return container.bundles[0].serial == self.taken
         if not self.in_order:
             return True
         oldest = container.lane.containers
@@ -203,6 +214,10 @@ class Cascade:
         """Give a bundle to a container."""
         if self.checker is not None:
             self.checker.deposited(container, bundle)
+        vertex = container.lane.vertex
+        if vertex.ordered:
+            bundle = bundle.numbered(vertex.given)
+            vertex.given += 1
         container.bundles.append(bundle)
         container.unconsumed += 1
         container.deposited += 1
@@ -215,6 +230,7 @@ class Cascade:
         """Take a bundle to process it."""
         vertex = container.lane.vertex
         vertex.running += 1
+        vertex.taken += 1
         self.unclaimed -= 1
         if vertex.in_order and not container.sorted:
             container.bundles = deque(sorted(container.bundles, key=lambda b: b.order))
@@ -233,8 +249,6 @@ class Cascade:
 
     def consumed(self, container: Container, bundle: Bundle) -> None:
         """A bundle is done, and what it gave has been deposited."""
-        vertex = container.lane.vertex
-        vertex.running -= 1
         container.unconsumed -= 1
         self.in_flight -= 1
         self.bytes -= bundle.nbytes

@@ -12,13 +12,14 @@ import pyarrow as pa
 from headrace.box.checkpoint import Kept, kept_in
 from headrace.box.clock import Clock
 from headrace.box.job import BoxJob, Run
+from headrace.box.ordered import Ordering
 from headrace.box.scheduler import SCHEDULERS, scheduler_of
 from headrace.box.sinks import Collected, Discarded, WrittenTo
 from headrace.checkpoints.control import checkpoint_folder
 from headrace.errors import PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import AVAILABLE_NOW, Output
-from headrace.plan.explain import LOCK
+from headrace.plan.explain import LOCK, scan_place
 from headrace.plan.nodes import (
     EventTime,
     External,
@@ -26,6 +27,7 @@ from headrace.plan.nodes import (
     MaxParallelism,
     Node,
     Read,
+    Scan,
     Shuffle,
     Union,
 )
@@ -40,12 +42,14 @@ class Box:
 
     ``workers`` is the number of evaluator threads (all cores this process may use), ``pin`` ties
     each to a core, ``memory`` bounds the bytes of records in flight (``"512MB"``; a quarter of the
-    memory, at most 2 GB), ``scheduler`` is ``"next-externalization"``, ``"first-found"`` or
-    ``"in-order"``, and ``bundle`` fixes the records of a bundle, which otherwise adapts. None of
+    memory, at most 2 GB), ``scheduler`` is ``"next-externalization"``, ``"first-found"``,
+    ``"in-order"``, or ``"ct"``, ``"lp"``, ``"et"`` or ``"qst"`` (docs/box.md), and ``bundle``
+    fixes the records of a bundle, which otherwise adapts. None of
     them changes a result. ``commit_every`` is how often a job that does not end makes the files it
     writes visible (``"1s"``); other sinks get results at once. With a checkpoint it is how often
-    one is written, and all sinks get results then. ``debug`` checks the engine's invariants as it
-    runs.
+    one is written, and all sinks get results then. ``ordered=True`` gives exactly what processing
+    records one at a time in the order of their arrival would, in parallel. ``debug`` checks the
+    engine's invariants as it runs.
     """
 
     name = "box"
@@ -59,6 +63,7 @@ class Box:
         scheduler: str = "next-externalization",
         bundle: int | None = None,
         commit_every: Any = "1s",
+        ordered: bool | Ordering = False,
         debug: bool | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -77,6 +82,9 @@ class Box:
             raise PlanError(f"Box: scheduler={scheduler!r} is not the name of one")
         if clock is not None and not isinstance(clock, Clock):
             raise PlanError(f"Box: clock={clock!r} is not a clock; leave it out outside tests")
+        if not isinstance(ordered, (bool, Ordering)):
+            raise PlanError(f"Box: ordered={ordered!r} is neither true, false nor an hr.Ordering")
+        self.ordering = Ordering() if ordered is True else ordered or None
         scheduler_of(scheduler)
         self.interval = duration(commit_every, "Box: commit_every", 1) / 1e6
         self.workers = workers or len(cores)
@@ -104,6 +112,7 @@ class Box:
             interval=self.interval,
             kept=kept,
             only_now=only_now,
+            ordering=self.ordering,
         )
 
     def _finish(self, node: Node, sink: Any, alone: bool = False) -> None:
@@ -184,7 +193,8 @@ class Box:
             place = "partials by evaluators; state by shard of the keys, when the input ends"
         else:
             place = "partials by evaluators; state by shard of the keys, at watermarks"
-        places = [place if not head.python else f"{place}; {LOCK}"]
+        how = scan_place(head) if isinstance(head, Scan) else LOCK if head.python else ""
+        places = [f"{place}; {how}" if how else place]
         for step in stage.steps:
             if isinstance(step, EventTime):
                 places.append("ingress, cuts epochs")

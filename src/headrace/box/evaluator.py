@@ -16,6 +16,7 @@ from headrace.box.container import Container
 from headrace.box.desk import Seat
 from headrace.box.host import Outbox
 from headrace.box.ingress import Ingress
+from headrace.box.ordered import settled
 from headrace.operators.operator import Phases
 from headrace.windows import FOREVER
 
@@ -37,7 +38,11 @@ class BundleWork:
         vertex = self.container.lane.vertex
         counted = _switches() if self.run.profiled else 0
         start, worked = time.perf_counter(), time.thread_time()
-        vertex.transform.process(bundle, self.out)
+        bundle.begun = bundle.begun or start
+        if vertex.ordering is None:
+            vertex.transform.process(bundle, self.out)
+        else:
+            vertex.ordering.run(self)
         self.seconds = time.perf_counter() - start
         self.cpu = time.thread_time() - worked
         self.switches = _switches() - counted if self.run.profiled else 0
@@ -56,8 +61,14 @@ class BundleWork:
         vertex.switches += self.switches
         if vertex.depth == 0:
             self.run.pace.done(rows, self.worked)
-        cascade.emit(self.container, self.out.bundles)
-        cascade.consumed(self.container, self.bundle)
+        vertex.running -= 1
+        if not vertex.outputs:
+            self.run.latencies.append(time.perf_counter() - self.bundle.begun)
+        for work in [self] if vertex.ordering is None else vertex.ordering.released():
+            for bundle in work.out.bundles:
+                bundle.begun = work.bundle.begun
+            cascade.emit(work.container, work.out.bundles)
+            cascade.consumed(work.container, work.bundle)
 
 
 def _switches() -> int:
@@ -98,8 +109,10 @@ class WatermarkWork:
         """Share out its next tasks, or finish. The lock is held."""
         run, container = self.run, self.container
         container.lane.vertex.busy += self.seconds
-        bundles, self.out.bundles = self.out.bundles, []
-        run.cascade.emit(container, bundles)
+        order = container.lane.vertex.settles
+        if order is None or self.tasks is None:
+            bundles, self.out.bundles = self.out.bundles, []
+            run.cascade.emit(container, bundles if order is None else settled(bundles, order))
         if self.time == FOREVER:
             self.out.watermark = FOREVER  # whatever a transform made of it: the input has ended
         if self.tasks is None:

@@ -15,10 +15,12 @@ from headrace.box.clock import Clock
 from headrace.box.host import Hosted, Stateless
 from headrace.box.ingress import Ingress
 from headrace.box.invariants import Checker
+from headrace.box.ordered import ByPartition, Ordering, Restored
 from headrace.box.pace import Pace
 from headrace.checkpoints.numbering import sources_of
 from headrace.errors import PlanError
 from headrace.kernels.chain import compile_chain
+from headrace.kernels.scans import not_compiled
 from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Input
 from headrace.operators.stores import Note, TrackedStore
@@ -32,11 +34,12 @@ from headrace.plan.nodes import (
     Narrow,
     Node,
     Read,
+    Scan,
     Shuffle,
     Union,
 )
 from headrace.plan.prune import columns_of
-from headrace.plan.time import clock_of, nodes_of, refuse_endless
+from headrace.plan.time import END, START, clock_of, nodes_of, refuse_endless
 from headrace.windows import Window
 
 
@@ -60,8 +63,11 @@ Port = Vertex | Feed
 class Graph:
     """Vertices in topological order, and the ingresses that feed them."""
 
-    def __init__(self, workers: int, zone: str = "UTC") -> None:
-        self.workers, self.zone = workers, zone
+    def __init__(self, workers: int, zone: str = "UTC", ordering: Ordering | None = None) -> None:
+        self.workers, self.zone, self.ordering = workers, zone, ordering
+        """How the order of all records is kept; None where it need not be."""
+        self.nodes: dict[int, Node] = {}
+        """The step of each vertex."""
         self.ends: list[Node] = []
         self.vertices: list[Vertex] = []
         self.feeds: dict[int, Feed] = {}
@@ -82,10 +88,13 @@ class Graph:
         if steps or (isinstance(port, Vertex) and len(port.lanes) > 1 and not port.joint):
             port = self._stateless(port, steps, node)
         # A key's results reach a sink in the order of their windows.
-        in_order = alone and _ends_in_windows(node)
+        in_order = alone and self.ordering is None and _ends_in_windows(node)
         vertex = Vertex(name, sink, max_running=1 if alone else 1 << 30, in_order=in_order)
         self._connect(port, vertex, None)
         self._register(vertex, node)
+        if self.ordering is not None or (alone and not in_order):
+            vertex.ordered = True
+            vertex.max_running = 1
         return vertex
 
     def count(self, nodes: Sequence[Node]) -> None:
@@ -170,7 +179,8 @@ class Graph:
         hosted = self.hosted[id(node)] = Hosted(operator, self.workers, self.saved.get(id(node)))
         vertex = Vertex(node.label, hosted, len(above))
         vertex.each_watermark = isinstance(node, Custom)
-        vertex.python = node.python or any(_runs_python(steps) for _, steps in above)
+        runs_python = not_compiled(node) is not None if isinstance(node, Scan) else node.python
+        vertex.python = runs_python or any(_runs_python(steps) for _, steps in above)
         for lane, ((port, _), chain) in enumerate(zip(above, operator.chains, strict=True)):
             self._connect(port, vertex, chain.columns, lane)
         if len(above) == 1:
@@ -218,6 +228,7 @@ class Graph:
         if node is not None:
             vertex.schema = node.schema
             self.clocks.append((vertex, node))
+            self.nodes[id(vertex)] = node
         return vertex
 
     # The running parts
@@ -225,6 +236,7 @@ class Graph:
     def cascade(self, debug: bool) -> Cascade:
         """The network of containers, with a checker of its invariants if asked."""
         ordered = _topological(self.vertices)
+        self._keep_order(ordered)
         checker = Checker() if debug else None
         if checker is not None:
             for vertex, node in self.clocks:
@@ -235,9 +247,31 @@ class Graph:
                     checker.watch(target.lanes[lane], clock_of(feed.node))
         return Cascade(ordered, checker)
 
+    def _keep_order(self, vertices: list[Vertex]) -> None:
+        """Number the bundles of transforms whose order matters, and of those above them."""
+        ordering = self.ordering or Ordering()
+        for vertex in reversed(vertices):
+            transform, node = vertex.transform, self.nodes.get(id(vertex))
+            below = any(
+                (target.ordered and not isinstance(target.transform, Hosted))
+                or isinstance(target.ordering, ByPartition)
+                for target, _ in vertex.outputs
+            )  # fmt: skip
+            if isinstance(transform, Hosted) and isinstance(node, Scan) and not node.by_time:
+                vertex.ordered, vertex.ordering = True, ByPartition(transform, ordering)
+            elif isinstance(transform, Stateless) and (below or self.ordering is not None):
+                vertex.ordered, vertex.ordering = True, Restored(ordering)
+            elif isinstance(transform, Hosted) and self.ordering is not None and node is not None:
+                vertex.settles = _settling(node)
+                if isinstance(node, Custom):
+                    vertex.ordered, vertex.max_running = True, 1
+
     def ingresses(self, cascade: Cascade, pace: Pace, clock: Clock, flush: float) -> list[Ingress]:
         """What reads the sources, in their order."""
         made: list[Ingress] = []
+        in_turn = self.ordering is not None or any(
+            isinstance(vertex.ordering, ByPartition) for vertex in self.vertices
+        )
         feeds = [self.feeds[id(n)] for n in sources_of(self.ends) if id(n) in self.feeds]
         for feed in feeds:
             columns = feed.columns
@@ -251,19 +285,44 @@ class Graph:
             wanted = None if columns is None else sorted(columns)
             ingress = Ingress(node, wanted, cascade, pace, clock, flush, self.zone)
             ingress.number = len(made)
+            ingress.in_turn = in_turn
             ingress.outputs, ingress.late_outputs = feed.outputs, feed.late
             ingress.grains, ingress.every_watermark = self.grains, self.every_watermark
             made.append(ingress)
         return made
 
 
+def _settling(node: Node) -> list[str]:
+    """The columns that say the order of what a step gives at a watermark."""
+    names = [END, START] if isinstance(node, GroupBy) else []
+    if isinstance(node, Scan) and node.clock is not None:
+        names += node.clock.columns
+    keys = (
+        [n for n, _ in node.keys] if isinstance(node, GroupBy) else list(getattr(node, "keys", ()))
+    )
+    return [n for n in dict.fromkeys([*names, *keys]) if n in node.schema.names]
+
+
+def refuse_unordered(node: Node) -> None:
+    """Refuse what has no order of its own where the order of all records is kept."""
+    for each in nodes_of(node):
+        keyed = isinstance(each, Custom) and bool(each.keys)
+        if len(each.inputs) > 1 or keyed or isinstance(each, Late):
+            raise PlanError(
+                f"{each.label}: Box(ordered=True) takes steps one after the other, of one source; "
+                f"{'write it as a scan' if keyed else 'leave ordered out'}"
+            )
+
+
 def _ends_in_windows(node: Node) -> bool:
-    """Whether what comes out are results of windows, of one step.
+    """Whether what comes out are results of windows, or of a scan by time, of one step.
 
     After a union or a join it is not known before the other side's watermark which epoch is older,
     and nothing shall wait for that.
     """
-    while not (isinstance(node, GroupBy) and node.window is not None):
+    while not (isinstance(node, GroupBy) and node.window is not None) and not (
+        isinstance(node, Scan) and node.by_time
+    ):
         if len(node.inputs) != 1:
             return False
         (node,) = node.inputs

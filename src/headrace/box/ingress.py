@@ -85,6 +85,8 @@ class Ingress:
         self.epoch = self.number = 0
         self.frontier = SourceFrontier()
         self.activity = Activity(None if self.event is None else self.event.idle)
+        self.in_turn = False
+        """Whether splits of bounded input are read one after the other."""
         self.width = 0.0
         """Bytes of a record, about."""
         self.since_cut = 0
@@ -250,6 +252,9 @@ class Ingress:
         """A split to read from now, the one that was read least. The lock is held."""
         if self.ended or self.stopping or not self.bounded:
             return None
+        if self.in_turn:
+            first = next((r for r in self.readers if not r.done), None)
+            return first if first is not None and not first.busy else None
         free = [r for r in self.readers if not r.done and not r.busy]
         if not free:
             return None

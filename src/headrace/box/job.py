@@ -27,9 +27,10 @@ from headrace.box.evaluator import (
     Work,
     evaluate,
 )
-from headrace.box.graph import Graph
+from headrace.box.graph import Graph, refuse_unordered
 from headrace.box.ingress import Ingress
 from headrace.box.manifest import Snapshot
+from headrace.box.ordered import Ordering
 from headrace.box.pace import Pace
 from headrace.box.scheduler import scheduler_of
 from headrace.box.sinks import Collected, WrittenByEpoch, sink_of
@@ -71,11 +72,15 @@ class Run:
         interval: float = 1.0,
         kept: Kept | None = None,
         only_now: bool = False,
+        ordering: Ordering | None = None,
     ) -> None:
         self.clock: Clock = clock or RealClock()
         self.workers, self.cores, self.memory = workers, cores, memory
         self.scheduler = scheduler_of(scheduler)
-        graph = Graph(workers, zone_of(*(output.node for output in outputs)))
+        graph = Graph(workers, zone_of(*(output.node for output in outputs)), ordering)
+        if ordering is not None:
+            for output in outputs:
+                refuse_unordered(output.node)
         self.sinks = []
         graph.count([output.node for output in outputs])
         if kept is not None:
@@ -119,6 +124,8 @@ class Run:
         self.ended = threading.Event()
         self.left = len(self.sinks)
         self.delays: deque[tuple[float, float]] = deque(maxlen=_DELAYS)
+        self.latencies: deque[float] = deque(maxlen=_DELAYS)
+        """How long records took from the first transform to the output, a bundle each."""
         self.delivered = BEGINNING
         self.threads: list[threading.Thread] = []
         self.started = self.finished_at = 0.0

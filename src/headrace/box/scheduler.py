@@ -6,6 +6,7 @@ of them give the same results: they differ in latency, and in how many cores fin
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -150,10 +151,123 @@ class InOrder:
         return None
 
 
+class Heuristic:
+    """Chooses a transform by what is known of all of them, and its oldest bundle (Ordered §6).
+
+    Costs and selectivities are those seen so far. Watermarks go first.
+    """
+
+    def externalized(self, watermark: int) -> None:
+        """It does not matter here."""
+
+    def pick(self, cascade: Cascade) -> Work | None:
+        for vertex in reversed(cascade.vertices):
+            due = cascade.due(vertex)
+            if due is not None:
+                return due, True
+        found: list[tuple[Vertex, Container]] = []
+        for vertex in cascade.vertices:
+            first = next((c for c in vertex.all_containers() if ready(c)), None)
+            if first is not None:
+                found.append((vertex, first))
+        if not found:
+            return None
+        return self.choose(found, cascade.vertices), False
+
+    def choose(self, found: list[tuple[Vertex, Container]], vertices: list[Vertex]) -> Container:
+        """One of the transforms that may be worked on, earliest first, by its bundle."""
+        raise NotImplementedError
+
+
+def cost_of(vertex: Vertex) -> float:
+    """The seconds of a worker that a record takes."""
+    return vertex.worked / vertex.records if vertex.records else _UNKNOWN
+
+
+def selectivity_of(vertex: Vertex) -> float:
+    """The records that come of one."""
+    return vertex.emitted / vertex.records if vertex.records and vertex.outputs else 1.0
+
+
+def waiting_at(vertex: Vertex) -> int:
+    """The records that wait."""
+    return sum(b.batch.num_rows for c in vertex.all_containers() for b in list(c.bundles))
+
+
+_UNKNOWN = 1e-6
+"""The cost of a record of which nothing is known yet."""
+
+
+class LastInPipeline(Heuristic):
+    """LP: what is nearest to the output (§6.2)."""
+
+    def choose(self, found: list[tuple[Vertex, Container]], vertices: list[Vertex]) -> Container:
+        return found[-1][1]
+
+
+class EstimatedTime(Heuristic):
+    """ET: what would take longest, if it got one more worker (§6.3)."""
+
+    def choose(self, found: list[tuple[Vertex, Container]], vertices: list[Vertex]) -> Container:
+        return max(found, key=lambda item: self._time(item[0]))[1]
+
+    @staticmethod
+    def _time(vertex: Vertex) -> float:
+        return waiting_at(vertex) * cost_of(vertex) / (vertex.running + 1)
+
+
+class QueueSizeThrottling(Heuristic):
+    """QST: the earliest whose output's queue is short (§6.1).
+
+    A queue may hold a share of the capacity that goes by the selectivities before it.
+    """
+
+    capacity = 1 << 20
+
+    def choose(self, found: list[tuple[Vertex, Container]], vertices: list[Vertex]) -> Container:
+        shares, reached = {}, 1.0
+        for vertex in vertices:
+            reached *= selectivity_of(vertex)
+            shares[id(vertex)] = reached
+        total = sum(shares.values()) or 1.0
+        for vertex, container in found:
+            queued = sum(waiting_at(target) for target, _ in vertex.outputs)
+            if queued <= self.capacity * shares[id(vertex)] / total:
+                return container
+        return found[-1][1]
+
+
+class CurrentThroughput(Heuristic):
+    """CT: what has got through the least in this window of time, by what comes of it (§6.4)."""
+
+    window, slice = 0.1, 0.004
+    """Seconds: of a window, and about as long as a worker is given to a bundle."""
+
+    def __init__(self) -> None:
+        self.since = 0.0
+        self.before: dict[int, float] = {}
+
+    def choose(self, found: list[tuple[Vertex, Container]], vertices: list[Vertex]) -> Container:
+        now = time.perf_counter()
+        if now - self.since >= self.window:
+            self.since = now
+            self.before = {id(vertex): vertex.worked for vertex in vertices}
+        reached, effective = 1.0, {}
+        for vertex in vertices:
+            spent = vertex.worked - self.before.get(id(vertex), 0.0) + vertex.running * self.slice
+            effective[id(vertex)] = spent / max(cost_of(vertex) * reached, 1e-12)
+            reached *= selectivity_of(vertex)
+        return min(found, key=lambda item: effective[id(item[0])])[1]
+
+
 SCHEDULERS: dict[str, Callable[[], Scheduler]] = {
     "next-externalization": NextExternalization,
     "first-found": FirstFound,
     "in-order": InOrder,
+    "ct": CurrentThroughput,
+    "lp": LastInPipeline,
+    "et": EstimatedTime,
+    "qst": QueueSizeThrottling,
 }
 
 

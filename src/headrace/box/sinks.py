@@ -34,7 +34,7 @@ class Collected:
 
     def table(self) -> pa.Table:
         """What has come so far."""
-        bundles = sorted(self.bundles, key=lambda b: b.order)
+        bundles = sorted(self.bundles, key=lambda b: (b.serial, b.order))
         return pa.Table.from_batches([_exact(b.batch, self.schema) for b in bundles], self.schema)
 
     def tick(self) -> None:

@@ -8,7 +8,7 @@ writes is what has changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from headrace.kernels.aggregate import key_hashes
 from headrace.kernels.chain import compile_chain
 from headrace.kernels.expressions.kernel import as_column, filled
 from headrace.kernels.group import Grouper
+from headrace.kernels.native import panes
 from headrace.kernels.scans import Records, Steps, steps_of
 from headrace.kernels.scans.steps import grown, long_ago
 from headrace.kernels.window import event_times
@@ -159,6 +160,22 @@ def buckets_of(columns: Sequence[pa.Array], rows: int) -> Any:
     return (mixed >> np.uint64(59)).astype(np.int8)
 
 
+@dataclass(slots=True)
+class Held:
+    """Records that wait for the watermark, and their times."""
+
+    order: Order
+    batch: pa.RecordBatch
+    times: Any
+    low: int
+    high: int
+
+    def some(self, mask: Any) -> Held:
+        """Some of the records."""
+        times = self.times[mask]
+        return Held(self.order, self.batch.filter(pa.array(mask)), times, *panes.span(times))
+
+
 class ScanState(State):
     """The keys of one shard, and the records that wait for the watermark."""
 
@@ -166,7 +183,7 @@ class ScanState(State):
         self.operator, self.node, self.note = operator, operator.node, note
         self.waiting = Retained(store, note, 0, operator.schema)
         self.kept = Retained(store, note, 1, operator.kept_schema)
-        self.pending: list[tuple[Order, pa.RecordBatch]] | None = None
+        self.pending: list[Held] | None = None
         self.saved = 0
         """How many of those that are pending the store has."""
         self._new_table()
@@ -181,7 +198,7 @@ class ScanState(State):
 
     @property
     def nbytes(self) -> int:
-        pending = sum(batch.nbytes for _, batch in list(self.pending or ()))
+        pending = sum(held.batch.nbytes for held in list(self.pending or ()))
         return int(pending) + self.keys.nbytes + self.steps.nbytes
 
     @property
@@ -198,12 +215,12 @@ class ScanState(State):
         self.note["watermark"] = now
         new = [(part.order, part.batch) for part in parts if part.batch.num_rows]
         if self.node.by_time:
-            self._held().extend(new)
+            self._held().extend(self._hold(*each) for each in new)
             due = self._due(now) if now > before else None
         else:
             due = together(new, self.operator.schema, self.node.label) if new else None
         if due is not None and due.num_rows:
-            yield from self._given(self._run(due))
+            yield from self._given(self.arrived(due)[0])
         if now > before:
             yield from self._passed(now)
 
@@ -214,42 +231,45 @@ class ScanState(State):
 
     # Records that wait
 
-    def _held(self) -> list[tuple[Order, pa.RecordBatch]]:
+    def _held(self) -> list[Held]:
         if self.pending is None:
-            self.pending = self.waiting.load(0)
+            self.pending = [self._hold(*kept) for kept in self.waiting.load(0)]
             self.saved = len(self.pending)
         return self.pending
 
+    def _hold(self, order: Order, batch: pa.RecordBatch) -> Held:
+        assert self.node.clock is not None
+        times = event_times(batch, self.node.clock)
+        return Held(order, batch, times, *panes.span(times))
+
     def _due(self, now: int) -> pa.RecordBatch | None:
         """The records that no other can come before any more, by event time."""
-        assert self.node.clock is not None
-        due: list[tuple[Order, pa.RecordBatch]] = []
-        times: list[Any] = []
-        left: list[tuple[Order, pa.RecordBatch]] = []
-        for order, batch in sorted(self._held(), key=lambda item: item[0]):
-            at = event_times(batch, self.node.clock)
-            mask = at < now
-            if now == FOREVER or mask.all():
-                due.append((order, batch))
-                times.append(at)
-            elif not mask.any():
-                left.append((order, batch))
+        due: list[Held] = []
+        left: list[Held] = []
+        for held in self._held():
+            if held.low >= now and now < FOREVER:
+                left.append(held)
+            elif held.high < now or now == FOREVER:
+                due.append(held)
             else:
-                due.append((order, batch.filter(pa.array(mask))))
-                times.append(at[mask])
-                left.append((order, batch.filter(pa.array(~mask))))
+                mask = held.times < now
+                due.append(held.some(mask))
+                left.append(held.some(~mask))
         if not due:
             return None
         self.pending, self.saved = left, -1
-        batch = together(due, self.operator.schema, self.node.label)
-        at = np.concatenate(times)
-        if (at[1:] >= at[:-1]).all():
+        due.sort(key=lambda held: held.order)
+        parts = [(held.order, held.batch) for held in due]
+        batch = together(parts, self.operator.schema, self.node.label)
+        times = np.concatenate([held.times for held in due])
+        if (times[1:] >= times[:-1]).all():
             return batch
-        return batch.take(as_column(np.argsort(at, kind="stable")))
+        return batch.take(as_column(np.argsort(times, kind="stable")))
 
     # States
 
-    def _run(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+    def arrived(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, Any]:
+        """Take records whose turn it is; what comes of them, and of which."""
         node, keys = self.node, self.keys
         columns = [batch.column(name) for name in node.keys]
         if self.unread:
@@ -263,12 +283,12 @@ class ScanState(State):
         if node.ttl is not None:
             resets = long_ago(records, keys.last, node.ttl)
             records.resets = resets if resets.any() else None
-        out = self.steps.run(records)
+        out, origin = self.steps.run(records)
         if ttl is not None and times is not None:
             np.maximum.at(keys.last, slots, times)
         keys.there[slots] = True
         keys.touched[slots] = True
-        return out
+        return out, origin
 
     def _passed(self, now: int) -> Iterator[pa.RecordBatch]:
         """What comes of the watermark alone: timers, and keys that are forgotten."""
@@ -354,8 +374,8 @@ class ScanState(State):
             if self.saved < 0:
                 self.waiting.drop(0)
                 self.saved = 0
-            for order, batch in held[self.saved :]:
-                self.waiting.append(0, batch, order)
+            for each in held[self.saved :]:
+                self.waiting.append(0, each.batch, each.order)
             self.saved = len(held)
         keys = self.keys
         touched = keys.touched[: keys.size]

@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.errors import EngineError, PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import Job, Output
-from headrace.plan.explain import LOCK
+from headrace.plan.explain import LOCK, scan_place
 from headrace.plan.nodes import (
     External,
     Join,
@@ -20,6 +20,7 @@ from headrace.plan.nodes import (
     Late,
     Node,
     Read,
+    Scan,
     Sort,
     Union,
 )
@@ -173,12 +174,18 @@ class Spark:
             places = ["no exchange"]
         elif is_operator(head):
             places = ["partials in the Python worker; state by shard after Spark's exchange"]
+            places[0] += _scan_place(head)
         else:
             places = ["Spark's exchange of bundles"]
         plain = plain_prefix(stage.steps) if rows else 0
         for i, step in enumerate(stage.steps):
             places.append("Spark columns" if i < plain else LOCK if step.python else "kernel")
         return places
+
+
+def _scan_place(head: Node) -> str:
+    how = scan_place(head) if isinstance(head, Scan) else ""
+    return f"; {how}" if how else ""
 
 
 def _where_streaming(stage: Stage) -> list[str]:
@@ -196,6 +203,7 @@ def _where_streaming(stage: Stage) -> list[str]:
         place = "no exchange"
     elif is_operator(head):
         place = "partials where it is read; state by shard of the keys in transformWithState"
+        place += _scan_place(head)
     else:
         place = "Spark's exchange of bundles"
     return [place, *(LOCK if step.python else "kernel" for step in stage.steps)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.kernels.scans.compiled import compiled_step
 from headrace.kernels.scans.once import OnceSteps
 from headrace.kernels.scans.rank import RankSteps
 from headrace.kernels.scans.running import RunningSteps
@@ -13,7 +14,15 @@ from headrace.kernels.scans.user import UserSteps
 from headrace.plan.nodes import Scan
 from headrace.plan.scans import OnceStep, RankStep, RunningStep, ShiftStep, UserStep
 
-__all__ = ["Records", "Steps", "steps_of"]
+__all__ = ["Records", "Steps", "not_compiled", "steps_of"]
+
+
+def not_compiled(node: Scan) -> str | None:
+    """Why a scan runs a person's function in Python; None if it does not."""
+    if not isinstance(node.what, UserStep):
+        return None
+    found = compiled_step(node.what, node.input.schema)
+    return found if isinstance(found, str) else None
 
 
 def steps_of(node: Scan, schema: Any, zone: str) -> Steps:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import threading
+import weakref
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -45,6 +47,10 @@ def _number(value: Any) -> str | None:
     return "f8" if isinstance(value, (float, np.floating)) else None
 
 
+class FailedAt(Exception):
+    """The row at which a step failed; the cause says why."""
+
+
 class CompiledStep:
     """A step as a native loop over records."""
 
@@ -59,12 +65,6 @@ class CompiledStep:
     ) -> None:
         self.loop, self.function, self.dtype = loop, function, dtype
         self.columns, self.record, self.gives = columns, record, gives
-        self.where = np.zeros(1, np.int64)
-
-    @property
-    def failed_at(self) -> int:
-        """The record at which the last run failed."""
-        return int(self.where[0])
 
     def takes(self, batch: pa.RecordBatch) -> bool:
         """Whether all that it reads is there."""
@@ -82,10 +82,13 @@ class CompiledStep:
         outs = [np.empty(count, _dtype(field.type)) for field in self.gives]
         origin = np.empty(count, np.int64)
         resets = _NONE if records.resets is None else records.resets
-        self.where = where = np.zeros(1, np.int64)
-        made = self.loop(
-            self.function, rows, records.slots, resets, initial, states, where, origin, *outs
-        )
+        where = np.zeros(1, np.int64)
+        try:
+            made = self.loop(
+                self.function, rows, records.slots, resets, initial, states, where, origin, *outs
+            )
+        except Exception as error:
+            raise FailedAt(int(where[0])) from error
         columns = [_column(out[:made], f.type) for out, f in zip(outs, self.gives, strict=True)]
         return origin[:made], columns
 
@@ -102,8 +105,22 @@ def _column(values: Any, kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind) if pa.types.is_boolean(kind) else as_column(values, kind)
 
 
+_COMPILED: weakref.WeakKeyDictionary[UserStep, tuple[pa.Schema, CompiledStep | str]] = (
+    weakref.WeakKeyDictionary()
+)
+_COMPILING = threading.Lock()
+
+
 def compiled_step(what: UserStep, schema: pa.Schema) -> CompiledStep | str:
-    """The step compiled, or why it is not, in a few words."""
+    """The step compiled, or why it is not, in a few words; once for all shards."""
+    with _COMPILING:
+        known = _COMPILED.get(what)
+        if known is None or not known[0].equals(schema):
+            known = _COMPILED[what] = (schema, _compiled_step(what, schema))
+        return known[1]
+
+
+def _compiled_step(what: UserStep, schema: pa.Schema) -> CompiledStep | str:
     if what.batches:
         return "it takes batches"
     if what.timed or what.on_timer is not None:

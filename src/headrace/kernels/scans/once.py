@@ -35,13 +35,13 @@ class OnceSteps(Steps):
     def reset(self, slots: Any) -> None:
         self.last[slots] = BEGINNING
 
-    def run(self, records: Records) -> pa.RecordBatch:
+    def run(self, records: Records) -> tuple[pa.RecordBatch | None, Any]:
         times = np.zeros(records.slots.size, np.int64) if records.times is None else records.times
         passed = np.empty(records.slots.size, np.int64)
         count = scans.once(records.slots, times, self.last, self.within, passed)
         if count == records.slots.size:
-            return records.batch
-        return records.batch.take(as_column(passed[:count]))
+            return records.batch, None
+        return records.batch.take(as_column(passed[:count])), passed[:count]
 
     def state(self, slots: Any) -> list[pa.Array]:
         return [as_column(self.last[slots])]

@@ -41,12 +41,12 @@ class RankSteps(Steps):
     def reset(self, slots: Any) -> None:
         self.known[slots] = (0, BEGINNING, 0)
 
-    def run(self, records: Records) -> pa.RecordBatch:
+    def run(self, records: Records) -> tuple[pa.RecordBatch | None, Any]:
         ranks = np.empty(records.slots.size, np.int64)
         resets = _NONE if records.resets is None else records.resets
         scans.rank(records.slots, records.times, resets, self.known, ranks)
         columns = [*records.batch.columns, as_column(ranks)]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema), None
 
     def state(self, slots: Any) -> list[pa.Array]:
         return [as_column(self.known[slots, i]) for i in range(3)]

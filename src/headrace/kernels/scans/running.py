@@ -58,7 +58,7 @@ class RunningSteps(Steps):
         for column in self.columns:
             column.reset(slots)
 
-    def run(self, records: Records) -> pa.RecordBatch:
+    def run(self, records: Records) -> tuple[pa.RecordBatch | None, Any]:
         out = list(records.batch.columns)
         for kernels, column in zip(self.kernels, self.columns, strict=True):
             try:
@@ -69,7 +69,7 @@ class RunningSteps(Steps):
             if found is None:
                 raise StepError(f"{self.node.label}: bigint overflow in 'sum'")
             out.append(found)
-        return pa.RecordBatch.from_arrays(out, schema=self.schema)
+        return pa.RecordBatch.from_arrays(out, schema=self.schema), None
 
     def state(self, slots: Any) -> list[pa.Array]:
         return [array for column in self.columns for array in column.state(slots)]

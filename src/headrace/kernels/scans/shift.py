@@ -65,7 +65,7 @@ class LagSteps(_Kept):
         names = list(dict.fromkeys(old for _, old in what.columns))
         super().__init__(node, what, pa.schema([schema.field(n) for n in names]))
 
-    def run(self, records: Records) -> pa.RecordBatch:
+    def run(self, records: Records) -> tuple[pa.RecordBatch | None, Any]:
         by, known = self.what.by, self.slots.size
         slots = np.concatenate([self.slots, records.slots])
         mine = records.batch.select(self.kept_schema.names)
@@ -91,7 +91,7 @@ class LagSteps(_Kept):
         rows_kept = np.sort(order[stay])
         self.slots = slots[rows_kept]
         self.kept = together.take(as_column(rows_kept))
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema), None
 
     @staticmethod
     def _from(starts: Any) -> Any:
@@ -105,7 +105,7 @@ class LeadSteps(_Kept):
     def __init__(self, node: Scan, what: ShiftStep, schema: pa.Schema) -> None:
         super().__init__(node, what, schema)
 
-    def run(self, records: Records) -> pa.RecordBatch | None:
+    def run(self, records: Records) -> tuple[pa.RecordBatch | None, Any]:
         slots = np.concatenate([self.slots, records.slots])
         together = pa.concat_batches([self.kept, records.batch.cast(self.kept_schema)])
         order, first = by_slot(slots)
@@ -125,7 +125,7 @@ class LeadSteps(_Kept):
         out = self._given(together, np.flatnonzero(given), after)
         self.slots, self.kept = slots, together
         self._keep(~given)
-        return out
+        return out, None
 
     def _given(self, together: pa.RecordBatch, rows: Any, after: Any) -> pa.RecordBatch:
         looked = pa.array(after[rows], mask=after[rows] < 0)

@@ -56,8 +56,11 @@ class Steps:
         """Forget the states of some keys."""
         raise NotImplementedError
 
-    def run(self, records: Records) -> pa.RecordBatch | None:
-        """Take records; what comes of them, in their order."""
+    def run(self, records: Records) -> tuple[pa.RecordBatch | None, Any]:
+        """Take records; what comes of them, in their order, and of which record each did.
+
+        None instead of those where each came of one, in order.
+        """
         raise NotImplementedError
 
     def fire(self, slots: Any, until: int) -> tuple[Any, Any, pa.RecordBatch] | None:

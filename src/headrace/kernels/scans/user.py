@@ -17,7 +17,7 @@ from headrace.errors import StepError
 from headrace.kernels.chain import as_bundle
 from headrace.kernels.expressions.kernel import as_column, numbers
 from headrace.kernels.rows import failure, pack_rows, rows_of
-from headrace.kernels.scans.compiled import CompiledStep, compiled_step, packed_dtype
+from headrace.kernels.scans.compiled import CompiledStep, FailedAt, compiled_step, packed_dtype
 from headrace.kernels.scans.steps import Records, Steps, by_slot
 from headrace.plan.nodes import Scan
 from headrace.plan.scans import UserStep
@@ -176,17 +176,18 @@ class UserSteps(Steps):
 
     # Records
 
-    def run(self, records: Records) -> pa.RecordBatch | None:
+    def run(self, records: Records) -> tuple[pa.RecordBatch | None, Any]:
         if self.what.batches:
             return self._by_batch(records)
         compiled = self.compiled
         if isinstance(compiled, CompiledStep) and compiled.takes(records.batch):
             try:
                 rows, columns = compiled.run(records, self.states.states, self.states.initial)
-            except Exception as error:
-                row = records.batch.slice(compiled.failed_at, 1)
-                raise failure(self.label, error, next(rows_of(row.select(self.names)))) from error
-            return self._beside(records, rows, columns)
+            except FailedAt as failed:
+                row = next(rows_of(records.batch.slice(failed.args[0], 1).select(self.names)))
+                cause = failed.__cause__ or failed
+                raise failure(self.label, cause, row) from cause
+            return self._beside(records, rows, columns), rows
         return self._one_by_one(records)
 
     def _beside(self, records: Records, rows: Any, columns: list[pa.Array]) -> pa.RecordBatch:
@@ -197,7 +198,7 @@ class UserSteps(Steps):
             kept = [column.take(taken) for column in kept]
         return pa.RecordBatch.from_arrays([*kept, *columns], schema=self.schema)
 
-    def _one_by_one(self, records: Records) -> pa.RecordBatch | None:
+    def _one_by_one(self, records: Records) -> tuple[pa.RecordBatch | None, Any]:
         batch, states, function = records.batch, self.states, self.what.function
         times = None if records.times is None else records.times.tolist()
         resets = None if records.resets is None else records.resets.tolist()
@@ -229,9 +230,10 @@ class UserSteps(Steps):
             given += outputs
             origin += [i] * len(outputs)
         if not given:
-            return None
-        out = self._beside(records, np.array(origin, np.int64), self._packed(given))
-        return self._at(out, rung) if rung else out
+            return None, None
+        rows_of_given = np.array(origin, np.int64)
+        out = self._beside(records, rows_of_given, self._packed(given))
+        return self._at(out, rung) if rung else out, rows_of_given
 
     def _at(self, out: pa.RecordBatch, rung: dict[int, int]) -> pa.RecordBatch:
         """Outputs, those of timers with the timers' times."""
@@ -267,13 +269,14 @@ class UserSteps(Steps):
                     raise failure(self.label, error, output, "result") from None
             raise
 
-    def _by_batch(self, records: Records) -> pa.RecordBatch | None:
+    def _by_batch(self, records: Records) -> tuple[pa.RecordBatch | None, Any]:
         order, first = by_slot(records.slots)
         ordered = records.batch.take(as_column(order))
         edges = [*np.flatnonzero(first).tolist(), order.size]
         if records.resets is not None:  # a batch for each stretch of a key
             edges = sorted({*edges, *np.flatnonzero(records.resets[order]).tolist()})
         out: list[pa.RecordBatch] = []
+        origins: list[Any] = []
         for start, end in itertools.pairwise(edges):
             slot = int(records.slots[order[start]])
             if records.resets is not None and records.resets[order[start]]:
@@ -290,7 +293,8 @@ class UserSteps(Steps):
             self.states.set(slot, result[0])
             if made is not None and made.num_rows:
                 out.append(self._with_keys(piece, made))
-        return pa.concat_batches(out) if out else None
+                origins.append(np.full(made.num_rows, order[end - 1]))
+        return (pa.concat_batches(out), np.concatenate(origins)) if out else (None, None)
 
     def _with_keys(self, piece: pa.RecordBatch, made: pa.RecordBatch) -> pa.RecordBatch:
         """What a function gave of a key's records, with the key beside it."""

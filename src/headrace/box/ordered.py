@@ -1,0 +1,202 @@
+"""Ordered processing: bundles are worked on at once, and what comes of them goes on in their order.
+
+A bundle has a serial number at each transform whose order matters. A stateless transform works on
+bundles in parallel, and a reorder buffer lets their outputs go on by number. A transform with state
+by key has each bundle cut by partition of the keys, and the parts put, by number, into a worklist
+that keeps each partition's order; a bundle's outputs come together again in the order of its
+records, and go on by number.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.box.bundle import Bundle
+from headrace.box.host import Hosted, selected
+from headrace.box.reordering import LockingReorder, NonBlockingReorder, Reorder
+from headrace.box.worklists import HybridQueue, PartitionedQueue, SharedQueue, Worklist
+from headrace.errors import PlanError, nearest
+from headrace.kernels.aggregate import shards_of
+from headrace.kernels.expressions.kernel import as_column
+from headrace.kernels.order import order_key, sort_rows
+from headrace.operators.scan import ScanState
+
+if TYPE_CHECKING:
+    from headrace.box.evaluator import BundleWork
+
+REORDERS: dict[str, Callable[[Callable[[Any], None]], Reorder]] = {
+    "non-blocking": NonBlockingReorder,
+    "locking": LockingReorder,
+}
+WORKLISTS: dict[str, Callable[[int], Worklist]] = {
+    "hybrid": HybridQueue,
+    "partitioned": PartitionedQueue,
+    "shared": SharedQueue,
+}
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """How the box keeps order: ``Box(ordered=hr.Ordering(worklist="partitioned"))``.
+
+    ``reorder`` is ``"non-blocking"`` or ``"locking"``, ``worklist`` is ``"hybrid"``,
+    ``"partitioned"`` or ``"shared"``. The first of each is what to use; the others are there to
+    compare with.
+    """
+
+    reorder: str = "non-blocking"
+    worklist: str = "hybrid"
+
+    def __post_init__(self) -> None:
+        for name, known in ((self.reorder, REORDERS), (self.worklist, WORKLISTS)):
+            if name not in known:
+                raise PlanError(f"Ordering: there is no {name!r}{nearest(str(name), known)}")
+
+
+def settled(bundles: list[Bundle], names: list[str]) -> list[Bundle]:
+    """What came of a watermark as one bundle, in the order of some columns."""
+    if not bundles:
+        return bundles
+    bundles = sorted(bundles, key=lambda bundle: bundle.order)
+    batch = pa.concat_batches([bundle.batch for bundle in bundles])
+    keys = [order_key(batch.column(name)) for name in names]
+    if keys:
+        batch = batch.take(pa.array(sort_rows(keys, [False] * len(keys))))
+    return [Bundle(batch, bundles[0].order, bundles[0].epoch)]
+
+
+class Restored:
+    """A transform whose outputs go on in the order of its inputs."""
+
+    def __init__(self, ordering: Ordering) -> None:
+        self.ready: deque[BundleWork] = deque()
+        """What may go on, in order."""
+        self.reorder = REORDERS[ordering.reorder](self.ready.append)
+        self.aside: deque[BundleWork] = deque()
+        """What the reorder buffer had no room for."""
+
+    def run(self, work: BundleWork) -> None:
+        """Process a bundle. Any evaluator calls this, without the lock."""
+        work.container.lane.vertex.transform.process(work.bundle, work.out)
+        self.finished(work)
+
+    def finished(self, work: BundleWork) -> None:
+        """What came of a bundle is there."""
+        if not self.reorder.send(work.bundle.serial, work):
+            self.aside.append(work)
+
+    def released(self) -> Iterator[BundleWork]:
+        """The bundles whose outputs go on now. The lock is held."""
+        for _ in range(len(self.aside)):
+            self.finished(self.aside.popleft())
+        while self.ready:
+            yield self.ready.popleft()
+
+
+@dataclass(slots=True)
+class Entry:
+    """A bundle on its way through the partitions."""
+
+    work: BundleWork
+    parts: list[tuple[int, Part]] = field(default_factory=list)
+    outputs: list[tuple[Any, pa.RecordBatch]] = field(default_factory=list)
+    """The rows each output came of, and what it is."""
+    left: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@dataclass(slots=True)
+class Part:
+    """The records of a bundle that are of one partition."""
+
+    entry: Entry
+    rows: Any
+    batch: pa.RecordBatch
+
+
+class ByPartition(Restored):
+    """A scan by arrival: each key's records in order, the keys of partitions in parallel."""
+
+    def __init__(self, hosted: Hosted, ordering: Ordering) -> None:
+        super().__init__(ordering)
+        self.hosted, self.operator, self.shards = hosted, hosted.operator, hosted.shards
+        self.worklist = WORKLISTS[ordering.worklist](self.shards.count)
+        self.entrance = REORDERS[ordering.reorder](self._enter)
+        self.outside: deque[Entry] = deque()
+
+    def run(self, work: BundleWork) -> None:
+        entry = Entry(work, list(self._parts(work)))
+        for _, part in entry.parts:
+            part.entry = entry
+        entry.left = len(entry.parts)
+        self.outside.append(entry)
+        for _ in range(len(self.outside)):
+            try:
+                first = self.outside.popleft()
+            except IndexError:  # another worker sees to it
+                break
+            if not self.entrance.send(first.work.bundle.serial, first):
+                self.outside.append(first)
+        self.worklist.consume(self._operate)
+
+    def _parts(self, work: BundleWork) -> Iterator[tuple[int, Part]]:
+        chain, keys, count = self.operator.chains[0], self.operator.node.keys, self.shards.count
+        before = 0
+        for batch in chain.bundles(selected(work.bundle.batch, chain)):
+            rows = np.arange(before, before + batch.num_rows)
+            before += batch.num_rows
+            if not batch.num_rows:
+                continue
+            if count == 1:
+                yield 0, Part(None, rows, batch)  # type: ignore[arg-type]
+                continue
+            owners = shards_of([batch.column(name) for name in keys], batch.num_rows, count)
+            order = np.argsort(owners, kind="stable")
+            gathered = batch.take(as_column(order))
+            edges = np.searchsorted(owners[order], np.arange(count + 1)).tolist()
+            for shard in range(count):
+                start, end = edges[shard], edges[shard + 1]
+                if end > start:
+                    piece = gathered.slice(start, end - start)
+                    yield shard, Part(None, rows[order[start:end]], piece)  # type: ignore[arg-type]
+
+    def _enter(self, entry: Entry) -> None:
+        """A bundle's turn has come: its parts follow those of the bundles before it."""
+        if not entry.parts:
+            self.finished(entry.work)
+        for shard, part in entry.parts:
+            self.worklist.add(shard, part)
+
+    def _operate(self, shard: int, part: Part) -> None:
+        state = self.shards.states[shard]
+        assert isinstance(state, ScanState)
+        with self.shards.locks[shard]:  # a watermark may look at the shard meanwhile
+            output, origin = state.arrived(part.batch)
+        entry = part.entry
+        with entry.lock:
+            if output is not None and output.num_rows:
+                rows = part.rows if origin is None else part.rows[origin]
+                entry.outputs.append((rows, output))
+            entry.left -= 1
+            last = entry.left == 0
+        if last:
+            self._together(entry)
+            self.finished(entry.work)
+
+    @staticmethod
+    def _together(entry: Entry) -> None:
+        """A bundle's outputs in the order of its records."""
+        if not entry.outputs:
+            return
+        rows = np.concatenate([rows for rows, _ in entry.outputs])
+        batch = pa.concat_batches([output for _, output in entry.outputs])
+        if not (rows[1:] >= rows[:-1]).all():
+            batch = batch.take(as_column(np.argsort(rows, kind="stable")))
+        entry.work.out.emit(batch)
