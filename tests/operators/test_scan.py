@@ -227,6 +227,23 @@ def test_a_state_that_is_forgotten(engine: Any) -> None:
     assert found.collect(on=engine)["n"].to_pylist() == [1, 2, 3, 1, 2, 1, 1]
 
 
+def test_a_numpy_record_that_is_forgotten(engine: Any) -> None:
+    def step(state: Any, row: Any) -> Any:
+        state["grid"][1, 0] += row.x
+        state["n"] += 1
+        return state, (state["grid"][1, 0], state["n"])
+
+    first = np.zeros(1, [("grid", "f8", (2, 3)), ("n", "i8")])[0]
+    rows = [
+        {"k": "a", "v": 1, "x": 1.5, "at": seconds(t)} for t in [0, 1, 4, 14, 15, 25, 40, 41, 42]
+    ]
+    schema = {"x": "double", "n": "bigint"}
+    found = stream(rows).key_by("k").scan(step, first, schema=schema, ttl="10s")
+    assert "compiled by Numba" in found.explain(on=engine)
+    assert found.collect(on=engine)["n"].to_pylist() == [1, 2, 3, 1, 2, 1, 1, 2, 3]
+    assert found.collect(on=engine)["x"].to_pylist()[-1] == 4.5
+
+
 def test_timers(engine: Any) -> None:
     def step(n: int, row: Any, timer: Any) -> Any:
         timer.after("5s")

@@ -263,10 +263,13 @@ def _check_output(output: Any, count: int) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _loop_text(
-    fields: tuple[tuple[str, bool], ...], plural: int, optional: bool, many: bool, count: int
+    fields: tuple[tuple[str, tuple[int, ...]], ...],
+    plural: int,
+    optional: bool,
+    many: bool,
+    count: int,
 ) -> str:
-    """The loop over records; ``fields`` are those of a state that is a record, and which are
-    arrays."""
+    """The loop over records; ``fields`` are a state's that is a record, with their shapes."""
     outs = [f"out{i}" for i in range(count)]
     lines = [
         f"def loop(f, rows, slots, resets, initial, states, where, origin, {', '.join(outs)}):",
@@ -276,9 +279,13 @@ def _loop_text(
         "        slot = slots[i]",
         "        if resets.size > 0 and resets[i]:",
     ]
-    for name, is_array in fields:
-        part = f"[{name!r}]{'[:]' if is_array else ''}"
-        lines.append(f"            states[slot]{part} = initial[0]{part}")
+    for name, shape in fields:  # one by one: a slice takes Numba two seconds to compile
+        indent = "            "
+        for i, size in enumerate(shape):
+            lines.append(f"{indent}for i{i} in range({size}):")
+            indent += "    "
+        place = f"[{', '.join(f'i{i}' for i in range(len(shape)))}]" if shape else ""
+        lines.append(f"{indent}states[slot][{name!r}]{place} = initial[0][{name!r}]{place}")
     if not fields:
         lines.append("            states[slot] = initial[0]")
     if fields:
@@ -306,7 +313,7 @@ def _loop(in_place: bool, dtype: Any, plural: bool, output: Any, many: bool, cou
     import numba
     from numba import types
 
-    fields = tuple((n, bool(dtype[n].shape)) for n in dtype.names) if in_place else ()
+    fields = tuple((n, dtype[n].shape) for n in dtype.names) if in_place else ()
     optional = isinstance(output, types.Optional)
     text = _loop_text(fields, len(dtype) if plural else 0, optional, many, count)
     made: dict[str, Any] = {"unwrapped": _unwrapped()}
