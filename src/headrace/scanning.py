@@ -109,6 +109,8 @@ class Scanning:
 
         stream, keys, _ = self._scanned()
         with stream._building("running") as at:
+            if not aggregates and not named:
+                raise PlanError("running needs at least one aggregate, such as n=hr.count()")
             found = named_aggregates(aggregates, named)
             if any(aggregate.functions for _, aggregate in found):
                 raise PlanError("running takes columns and expressions; compute with map before")
@@ -186,7 +188,16 @@ class Scanning:
                 raise PlanError("with on_timer there is no record whose columns keep= could give")
             if ttl is not None and clock is None:
                 raise PlanError("ttl counts event time; call event_time('column') before")
-            timed = on_timer is not None and _arguments(step) != 2
+            count = _arguments(step)
+            timed = on_timer is not None
+            if timed and count is not None and count != 3:
+                raise PlanError(
+                    "with on_timer= the step takes the timer: def step(state, row, timer)"
+                )
+            if not timed and count is not None and count != 2:
+                raise PlanError(
+                    "a step takes (state, row); with a timer as the third, pass on_timer= as well"
+                )
             if method == "scan_batches":
                 gives = to_schema(schema)
             else:
@@ -250,12 +261,15 @@ def _with_columns(
     return stream._with(Scan(schema, step, stream.node, keys, what, clock, by_time, method=method))
 
 
-def _arguments(function: Callable[..., Any]) -> int:
-    """How many arguments a function takes."""
+def _arguments(function: Callable[..., Any]) -> int | None:
+    """How many arguments a function must have; None where it says nothing."""
     try:
-        return len(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return 2
+        return None
+    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+        return None
+    return sum(p.default is p.empty for p in parameters)
 
 
 def _gives(
@@ -290,9 +304,12 @@ def _gives(
     now = state() if callable(state) else copy.deepcopy(state)
     for row in example_rows(sample, label):
         try:
-            now, output = step(now, row)
+            result = step(now, row)
         except Exception as error:
             raise PlanError(f"{failure(label, error, row)}") from error
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise PlanError(f"{label} returned {result!r}; a step returns (state, output)")
+        now, output = result
         if output is not None:
             given += output if isinstance(output, list) else [output]
     if not given:

@@ -205,3 +205,22 @@ def test_what_has_no_order_is_refused() -> None:
         hr.Box(ordered="yes")  # type: ignore[arg-type]
     with pytest.raises(PlanError, match="there is no scheduler 'cx'"):
         hr.Box(scheduler="cx")
+
+
+def test_more_bundles_ahead_than_the_buffers_hold() -> None:
+    """One bundle is late, and all others come before it."""
+
+    def slow_first(row: Any) -> tuple[int, int]:
+        if row.v == 0:
+            time.sleep(1)
+        return row.k, row.v
+
+    table = pa.table({"k": [i % 3 for i in range(3000)], "v": list(range(3000))}, schema=SCHEMA)
+    mapped = hr.from_arrow(table).map(slow_first, schema=PAIRS)
+    scanned = mapped.key_by("k").scan(keyed, 1, schema=PAIRS, order="arrival")
+    job = scanned.start(on=hr.Box(workers=2, bundle=1))
+    assert job.wait(60)
+    rows = [(i % 3, i) for i in range(3000)]
+    got = job.result()
+    pairs_of = list(zip(got["k"].to_pylist(), got["v"].to_pylist(), strict=True))
+    assert pairs_of == one_at_a_time(rows, ["keyed"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import itertools
 import math
 import random
@@ -480,3 +481,93 @@ def test_records_of_a_key_reach_a_sink_in_order(engine: Any, tmp_path: Any, orde
     assert job.wait(120)
     assert sum(map(len, got.values())) == len(rows)
     assert all(numbers == list(range(len(numbers))) for numbers in got.values())
+
+
+# Found by a reader
+
+
+def test_duplicates_out_of_order(engine: Any) -> None:
+    rows = [{"k": "a", "v": 1, "x": 1.0, "at": seconds(t)} for t in (100, 0, 0, 100, 0)]
+    found = stream(rows).deduplicate("k", within="50s").collect(on=engine)
+    assert sorted(t.timestamp() for t in found["at"].to_pylist()) == [0, 100]
+
+
+def test_time_to_live_of_records_out_of_order() -> None:
+    rows = [{"k": "a", "v": 1, "x": 1.0, "at": seconds(t)} for t in (0, 100, 10, 105)]
+    for bundle in (1, 2, None):
+        counted = (
+            stream(rows)
+            .key_by("k")
+            .scan(
+                lambda n, row: (n + 1, n + 1), 0, schema={"n": "bigint"}, ttl="50s", order="arrival"
+            )
+        )
+        found = counted.collect(on=hr.Box(workers=2, bundle=bundle))
+        assert found["n"].to_pylist() == [1, 1, 2, 3]
+
+
+def test_a_timer_goes_off_before_its_key_is_forgotten(engine: Any) -> None:
+    def step(n: int, row: Any, timer: Any) -> Any:
+        timer.after("5s" if row.v else "20s")
+        return n + 1, None
+
+    def silent(n: int, time: Any, timer: Any) -> Any:
+        timer.after("1h")
+        return n, n
+
+    times = [("a", 1, 0), ("a", 1, 20), ("b", 0, 0), ("b", 0, 30)]
+    rows = [{"k": k, "v": v, "x": 1.0, "at": seconds(t)} for k, v, t in times]
+    scanned = (
+        stream(rows).key_by("k").scan(step, 0, schema={"n": "bigint"}, on_timer=silent, ttl="10s")
+    )
+    assert by_key(scanned.collect(on=engine)) == {"a": [(seconds(5), 1), (seconds(25), 1)]}
+
+
+def test_columns_by_their_place_and_narrow_numbers(engine: Any) -> None:
+    def place(n: int, row: Any) -> Any:
+        return n + 1, row[1] + row.x
+
+    rows = [{"k": "a", "v": 7, "x": 2.0, "at": seconds(0)}]
+    assert stream(rows).scan(place, 0, schema={"n": "double"}).collect(on=engine)[
+        "n"
+    ].to_pylist() == [9.0]
+    with pytest.raises(StepError, match=r"tinyint|out of bounds|not in range"):
+        stream(rows).scan(lambda n, row: (n, 200), 0, schema={"n": "tinyint"}).collect(on=engine)
+
+
+def test_a_decorated_step_and_one_that_may_not_return(engine: Any) -> None:
+    def positive(function: Any) -> Any:
+        @functools.wraps(function)
+        def called(state: Any, row: Any) -> Any:
+            return function(state, row) if row.v > 1 else (state, None)
+
+        return called
+
+    @positive
+    def step(state: Any, row: Any) -> Any:
+        state["n"] += row.v
+        return state, state["n"]
+
+    def falls(state: Any, row: Any) -> Any:  # noqa: RET503
+        state["n"] += row.v
+        if row.v > 1:
+            return state, state["n"]
+
+    first = np.zeros(1, [("n", "i8")])[0]
+    rows = [{"k": "a", "v": v, "x": 1.0, "at": seconds(v)} for v in (1, 2, 3)]
+    keyed = stream(rows).key_by("k")
+    found = keyed.scan(step, first, schema={"n": "bigint"}).collect(on=engine)
+    assert found["n"].to_pylist() == [2, 5]
+    with pytest.raises(StepError, match=r"returns \(state, output\)"):
+        keyed.scan(falls, first, schema={"n": "bigint"}).collect(on=engine)
+
+
+def test_a_record_by_attributes_with_nulls(engine: Any) -> None:
+    def step(state: Any, row: Any) -> Any:
+        state.n += 1 if row.v is None else row.v
+        return state, state.n
+
+    first = np.zeros(1, [("n", "i8")])[0]
+    rows = [{"k": "a", "v": v, "x": 1.0, "at": seconds(i)} for i, v in enumerate((1, None, 3))]
+    found = stream(rows).key_by("k").scan(step, first, schema={"n": "bigint"})
+    assert found.collect(on=engine)["n"].to_pylist() == [1, 2, 5]

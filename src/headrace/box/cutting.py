@@ -88,6 +88,9 @@ class Cutting:
             return None
         for ingress in run.ingresses:
             ingress.release()
+        news = [ingress.catch_up() for ingress in run.ingresses if self.is_last]
+        if any(news):
+            return None  # what comes of that is for this checkpoint, too
         if run.cascade.in_flight:
             if run.scheduler.pick(run.cascade) is None:  # it holds epochs until they end
                 for ingress in run.ingresses:

@@ -469,6 +469,7 @@ class Ingress:
             self.frontier.silent = self.activity.silence(self.frontier.live or (), now)
             self._promise(self.frontier.watermark(), said=False)
             self.frontier.silent = 0
+        self._advance()
 
     def waits_for_room(self) -> None:
         """Nothing is read just now for want of room, which is not silence. The lock is held."""
@@ -583,6 +584,12 @@ class Ingress:
         """The splits' watermarks may have moved; ``said`` where the input itself said so."""
         if self.event is not None and self.frontier.live:
             self._promise(self.frontier.watermark(), said)
+
+    def catch_up(self) -> bool:
+        """Promise all that the splits have reached; whether that was news. The lock is held."""
+        before = self.promised
+        self._advance(said=True)
+        return self.promised > before
 
     def follow(self, watermark: int) -> None:
         """While idle, keep up with the other sources, so that what joins them is not held back."""

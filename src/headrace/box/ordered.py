@@ -95,8 +95,12 @@ class Restored:
 
     def released(self) -> Iterator[BundleWork]:
         """The bundles whose outputs go on now. The lock is held."""
-        for _ in range(len(self.aside)):
-            self.finished(self.aside.popleft())
+        while self.aside:
+            before = self.reorder.next
+            for _ in range(len(self.aside)):
+                self.finished(self.aside.popleft())
+            if self.reorder.next == before:
+                break
         while self.ready:
             yield self.ready.popleft()
 
@@ -137,15 +141,25 @@ class ByPartition(Restored):
         for _, part in entry.parts:
             part.entry = entry
         entry.left = len(entry.parts)
-        self.outside.append(entry)
-        for _ in range(len(self.outside)):
-            try:
-                first = self.outside.popleft()
-            except IndexError:  # another worker sees to it
-                break
-            if not self.entrance.send(first.work.bundle.serial, first):
-                self.outside.append(first)
+        if not self.entrance.send(work.bundle.serial, entry):
+            self.outside.append(entry)
+        self._let_in()
         self.worklist.consume(self._operate)
+
+    def _let_in(self) -> None:
+        """Try again with bundles that there was no room for, as long as there is room now."""
+        while True:
+            before = self.entrance.next
+            for _ in range(len(self.outside)):
+                try:
+                    entry = self.outside.popleft()
+                except IndexError:  # another worker sees to it
+                    break
+                if not self.entrance.send(entry.work.bundle.serial, entry):
+                    self.outside.append(entry)
+            # Who put one back while others were let in relies on the second look.
+            if not self.outside or self.entrance.next == before:
+                return
 
     def _parts(self, work: BundleWork) -> Iterator[tuple[int, Part]]:
         chain, keys, count = self.operator.chains[0], self.operator.node.keys, self.shards.count

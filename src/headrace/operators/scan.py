@@ -19,9 +19,9 @@ from headrace.kernels.aggregate import key_hashes
 from headrace.kernels.chain import compile_chain
 from headrace.kernels.expressions.kernel import as_column, filled
 from headrace.kernels.group import Grouper
-from headrace.kernels.native import panes
+from headrace.kernels.native import panes, scans
 from headrace.kernels.scans import Records, Steps, steps_of
-from headrace.kernels.scans.steps import grown, long_ago
+from headrace.kernels.scans.steps import grown
 from headrace.kernels.window import event_times
 from headrace.operators.operator import (
     Description,
@@ -294,12 +294,12 @@ class ScanState(State):
         self.steps.now = time.time_ns() // 1000 if self.operator.by_clock else BEGINNING
         records = Records(batch, slots, times)
         ttl = self.operator.ttl
-        if node.ttl is not None:
-            resets = long_ago(records, keys.last, node.ttl)
-            records.resets = resets if resets.any() else None
-        out, origin = self.steps.run(records)
         if ttl is not None and times is not None:
-            np.maximum.at(keys.last, slots, times)
+            resets, ends = np.empty(slots.size, np.bool_), np.empty(slots.size, np.int64)
+            # What is unique is told by its own times; others are forgotten as a whole.
+            if scans.long_ago(slots, times, keys.last, ttl, resets, ends) and node.ttl is not None:
+                records.resets, records.ends = resets, ends
+        out, origin = self.steps.run(records)
         keys.there[slots] = True
         keys.touched[slots] = True
         return out, origin
@@ -316,6 +316,9 @@ class ScanState(State):
         keys, until = self.keys, min(now, FOREVER - 1)
         slots = np.flatnonzero(keys.there[: keys.size])
         slots = slots[self.steps.timers[slots] <= until]
+        if self.operator.ttl is not None:  # a timer after that is forgotten with its key
+            ends = keys.last[slots] + self.operator.ttl
+            slots = slots[self.steps.timers[slots] <= ends]
         if slots.size:
             fired = self.steps.fire(slots, until)
             keys.touched[slots] = True
@@ -330,7 +333,11 @@ class ScanState(State):
         keys = self.keys
         if self.steps.fires and (now == FOREVER or not self.operator.by_clock):
             yield from self.rung(now)
-        yield from self._given(self._over(now))
+        if self.unread and (now == FOREVER or due <= now):
+            self._read(set(self.unread))
+        given, changed = self.steps.passed(now)
+        keys.touched[changed] = True
+        yield from self._given(given)
         if ttl is not None and now < FOREVER:
             there = keys.there[: keys.size]
             gone = np.flatnonzero(there & (keys.last[: keys.size] <= max(now - ttl, BEGINNING + 1)))
@@ -351,11 +358,6 @@ class ScanState(State):
         rows = self._rows(live)
         self._new_table()
         self._restore(rows)
-
-    def _over(self, now: int) -> pa.RecordBatch | None:
-        if self.unread and now == FOREVER:
-            self._read(set(self.unread))
-        return self.steps.passed(now)
 
     def _fired(self, slots: Any, times: Any, made: pa.RecordBatch) -> pa.RecordBatch:
         """What timers gave, with their keys and times beside it."""
@@ -432,9 +434,10 @@ class ScanState(State):
         slots = np.flatnonzero(there)
         if self.steps.fires and slots.size:
             soonest.append(int(self.steps.timers[slots].min()))
+        soonest.append(self.steps.soonest())
         if self.operator.ttl is not None and slots.size:
             soonest.append(int(self.keys.last[slots].min()) + self.operator.ttl)
-        if soonest:
+        if min(soonest) < FOREVER:
             self.note["due"] = min(soonest)
         else:
             self.note.pop("due", None)

@@ -13,17 +13,43 @@ _NEVER = BEGINNING
 
 
 @njit(nogil=True, cache=True)
-def once(slots: Any, times: Any, last: Any, within: int, passed: Any) -> int:
-    """The rows whose key has not passed within some time of theirs; how many there are."""
+def once(slots: Any, times: Any, known: Any, within: int, passed: Any) -> int:
+    """The rows whose key has not passed within some time of theirs; how many there are.
+
+    ``known`` has the last few times at which each key passed, for records come out of order.
+    """
     count = 0
     for i in range(slots.size):
-        slot, time = slots[i], times[i]
-        before = last[slot]
-        if before == _NEVER or time - before >= within or before - time >= within:
-            last[slot] = time if before == _NEVER else max(before, time)
+        time, last = times[i], known[slots[i]]
+        near, oldest = False, 0
+        for j in range(last.size):
+            if last[j] < last[oldest]:
+                oldest = j
+            if last[j] != _NEVER and time - last[j] < within and last[j] - time < within:
+                near = True
+        if not near:
+            last[oldest] = time
             passed[count] = i
             count += 1
     return count
+
+
+@njit(nogil=True, cache=True)
+def long_ago(slots: Any, times: Any, last: Any, ttl: int, late: Any, ends: Any) -> bool:
+    """Which rows come after so much time without one of their key; whether there are any.
+
+    ``last`` has the newest time of each key, and then that of these rows as well. ``ends`` is when
+    the key was to be forgotten.
+    """
+    found = False
+    for i in range(slots.size):
+        before = last[slots[i]]
+        late[i] = before != _NEVER and times[i] - ttl >= before
+        if late[i]:
+            found = True
+            ends[i] = before + ttl
+        last[slots[i]] = max(before, times[i])
+    return found
 
 
 @njit(nogil=True, cache=True)

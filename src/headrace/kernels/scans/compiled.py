@@ -7,6 +7,7 @@ there, and a state that is a NumPy record is changed in place.
 from __future__ import annotations
 
 import ast
+import dis
 import functools
 import inspect
 import threading
@@ -43,7 +44,7 @@ def _number(value: Any) -> str | None:
     if isinstance(value, (bool, np.bool_)):
         return "?"
     if isinstance(value, (int, np.integer)):
-        return "i8"
+        return "i8" if -(2**63) <= value < 2**63 else None
     return "f8" if isinstance(value, (float, np.floating)) else None
 
 
@@ -74,7 +75,8 @@ class CompiledStep:
         """Of each output the row it came from, and the columns of the outputs."""
         batch, count = records.batch, records.slots.size
         if self.record is None:
-            rows = _values(batch.column(VALUE))
+            column = batch.column(VALUE)
+            rows = _values(column).astype(_dtype(column.type), copy=False)
         else:
             rows = np.empty(count, self.record)
             for name in self.columns:
@@ -98,11 +100,16 @@ def _values(array: pa.Array) -> Any:
 
 
 def _dtype(kind: pa.DataType) -> Any:
-    return np.dtype(kind.to_pandas_dtype())
+    """As wide as Python's numbers are: what is computed of them is then the same."""
+    if pa.types.is_boolean(kind):
+        return np.dtype("?")
+    return np.dtype("f8" if pa.types.is_floating(kind) else "i8")
 
 
 def _column(values: Any, kind: pa.DataType) -> pa.Array:
-    return pa.array(values, kind) if pa.types.is_boolean(kind) else as_column(values, kind)
+    if pa.types.is_float64(kind) or pa.types.is_int64(kind):
+        return as_column(values, kind)
+    return pa.array(values).cast(kind)
 
 
 _COMPILED: weakref.WeakKeyDictionary[UserStep, tuple[pa.Schema, CompiledStep | str]] = (
@@ -131,8 +138,10 @@ def _compiled_step(what: UserStep, schema: pa.Schema) -> CompiledStep | str:
     for field in what.gives:
         if not _is_number(field.type):
             return f"it gives '{field.name}', which is {type_name(field.type)}"
-    if not isinstance(what.function, FunctionType):
+    if not isinstance(what.function, FunctionType) or hasattr(what.function, "__wrapped__"):
         return "it is not a plain function"
+    if _indexes(what.function):
+        return "it reads a column by its place"
     mentioned = _mentioned(what.function.__code__)
     plain = what.fields == (VALUE,)
     columns = [VALUE] if plain else [n for n in what.fields if n in mentioned]
@@ -148,8 +157,29 @@ def _compiled_step(what: UserStep, schema: pa.Schema) -> CompiledStep | str:
     except _Unfit as unfit:
         return str(unfit)
     except Exception as error:  # Numba's own are many
-        first = str(error).strip().splitlines()
-        return f"Numba cannot compile it: {first[-1] if first else type(error).__name__}"
+        return f"Numba cannot compile it: {_reason(error)}"
+
+
+def _reason(error: Exception) -> str:
+    """The line of Numba's account that says most."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    noise = ("Failed in", "During:", "File ", "There are", "Overload", "-", "<source", "^")
+    said = [line for line in lines if not line.startswith(noise)]
+    return (said or lines or [type(error).__name__])[0]
+
+
+def _indexes(function: FunctionType) -> bool:
+    """Whether a function has ``row[0]``: the record that it is compiled for has other places."""
+    code = function.__code__
+    if code.co_argcount < 2:
+        return False
+    row = code.co_varnames[1]
+    last: tuple[Any, Any] = (None, None)
+    for each in dis.get_instructions(function):
+        if each.opname == "BINARY_SUBSCR" and last[0] == row and isinstance(last[1], int):
+            return True
+        last = (last[1], each.argval)
+    return False
 
 
 class _Unfit(Exception):
@@ -158,8 +188,8 @@ class _Unfit(Exception):
 
 def _is_number(kind: pa.DataType) -> bool:
     return bool(
-        pa.types.is_integer(kind) or pa.types.is_float64(kind) or pa.types.is_float32(kind)
-        or pa.types.is_boolean(kind)
+        (pa.types.is_integer(kind) and not pa.types.is_uint64(kind)) or pa.types.is_float64(kind)
+        or pa.types.is_float32(kind) or pa.types.is_boolean(kind)
     )  # fmt: skip
 
 
@@ -199,7 +229,7 @@ def _compile(
         dtype = wider
     else:
         raise _Unfit("the type of its state does not settle")
-    many = _check_output(output, len(what.gives))
+    many = _check_output(output, what.gives)
     loop = _loop(in_place, dtype, isinstance(what.initial, tuple), output, many, len(what.gives))
     names = [] if record is not None and not columns else columns
     return CompiledStep(loop, function, dtype, names, record, what.gives)
@@ -240,10 +270,11 @@ def _wider(dtype: Any, after: Any, plural: bool) -> Any:
     return np.dtype([(f"f{i}", one(dtype[i], each)) for i, each in enumerate(after)])
 
 
-def _check_output(output: Any, count: int) -> bool:
-    """Whether an output is a tuple; refuses what cannot be written."""
+def _check_output(output: Any, gives: pa.Schema) -> bool:
+    """Whether an output is a tuple; refuses what cannot be written as it is."""
     from numba import types
 
+    count = len(gives)
     inner = output.type if isinstance(output, types.Optional) else output
     if isinstance(inner, types.NoneType):
         raise _Unfit("it never gives anything")
@@ -255,9 +286,18 @@ def _check_output(output: Any, count: int) -> bool:
         if count != 1:
             raise _Unfit(f"it gives one value where the schema has {count}")
         parts = [inner]
-    for part in parts:
-        if not isinstance(part, (types.Integer, types.Float, types.Boolean, types.Literal)):
+    for part, field in zip(parts, gives, strict=True):
+        kind = part.literal_type if isinstance(part, types.Literal) else part
+        if not isinstance(kind, (types.Integer, types.Float, types.Boolean)):
             raise _Unfit(f"it gives a {part}")
+        fits = (
+            pa.types.is_boolean(field.type)
+            if isinstance(kind, types.Boolean)
+            else pa.types.is_floating(field.type)
+            or (isinstance(kind, types.Integer) and pa.types.is_int64(field.type))
+        )
+        if not fits:
+            raise _Unfit(f"it gives a {kind} for '{field.name}', a {type_name(field.type)}")
     return isinstance(inner, types.BaseTuple)
 
 
@@ -361,6 +401,14 @@ class _OutputOnly(ast.NodeTransformer):
         return node
 
 
+def _returns(body: list[ast.stmt]) -> bool:
+    """Whether statements always end in a return, or an error."""
+    last = body[-1]
+    if isinstance(last, ast.If):
+        return _returns(last.body) and bool(last.orelse) and _returns(last.orelse)
+    return isinstance(last, (ast.Return, ast.Raise))
+
+
 def _giving_only(what: UserStep) -> Any:
     """The step as a function of the output alone."""
     if what.source is None:
@@ -376,6 +424,8 @@ def _giving_only(what: UserStep) -> Any:
     )
     if rebound:
         raise _Unfit(f"it gives '{state}' another value, where a record is changed in place")
+    if not _returns(definition.body):
+        raise _Unfit("it may end without a return")
     module = ast.Module([_OutputOnly(state).visit(definition)], [])
     function = what.function
     enclosed = inspect.getclosurevars(function).nonlocals

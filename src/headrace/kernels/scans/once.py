@@ -14,16 +14,18 @@ from headrace.plan.nodes import Scan
 from headrace.plan.scans import OnceStep
 from headrace.windows import BEGINNING, FOREVER
 
+_FEW = 4
+
 
 class OnceSteps(Steps):
-    """Of each key, the time of the last record that passed."""
+    """Of each key, the times of the last few records that passed."""
 
-    fields = (pa.field("passed", pa.int64()),)
+    fields = tuple(pa.field(f"passed_{i}", pa.int64()) for i in range(_FEW))
 
     def __init__(self, node: Scan, what: OnceStep, schema: pa.Schema) -> None:
         super().__init__()
         self.within = FOREVER if what.within is None else what.within
-        self.last = np.zeros(0, np.int64)
+        self.last = np.zeros((0, _FEW), np.int64)
 
     @property
     def nbytes(self) -> int:
@@ -44,7 +46,8 @@ class OnceSteps(Steps):
         return records.batch.take(as_column(passed[:count])), passed[:count]
 
     def state(self, slots: Any) -> list[pa.Array]:
-        return [as_column(self.last[slots])]
+        return [as_column(self.last[slots, i]) for i in range(_FEW)]
 
     def restore(self, slots: Any, columns: list[pa.Array]) -> None:
-        self.last[slots] = numbers(columns[0], np.int64)
+        for i, column in enumerate(columns):
+            self.last[slots, i] = numbers(column, np.int64)

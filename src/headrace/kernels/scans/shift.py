@@ -133,19 +133,25 @@ class LeadSteps(_Kept):
         columns += [together.column(old).take(looked) for _, old in self.what.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def passed(self, watermark: int) -> pa.RecordBatch | None:
+    def soonest(self) -> int:
+        if self.what.within is None or not self.slots.size or self.node.clock is None:
+            return FOREVER
+        return int(event_times(self.kept, self.node.clock).min()) + self.what.within + 1
+
+    def passed(self, watermark: int) -> tuple[pa.RecordBatch | None, Any]:
         """Records that need not wait any longer: the input has ended, or it has been too long."""
         if not self.slots.size:
-            return None
+            return None, self.slots
         if watermark == FOREVER:
             over = np.ones(self.slots.size, np.bool_)
         elif self.what.within is not None and self.node.clock is not None:
             over = event_times(self.kept, self.node.clock) + self.what.within < watermark
         else:
-            return None
+            return None, self.slots[:0]
+        gone = self.slots[over]
         out = self._given(self.kept, np.flatnonzero(over), np.full(over.size, -1, np.int64))
         self._keep(~over)
-        return out if out.num_rows else None
+        return (out if out.num_rows else None), gone
 
     def promised(self, watermark: int) -> int:
         if not self.slots.size or self.node.clock is None:

@@ -23,6 +23,8 @@ class Records:
     """Their event times; None where there are none."""
     resets: Any = None
     """Where true, the state of the key is forgotten before the record; None if nowhere."""
+    ends: Any = None
+    """With ``resets``: when the state was to be forgotten."""
 
 
 class Steps:
@@ -73,9 +75,16 @@ class Steps:
         """
         return None
 
-    def passed(self, watermark: int) -> pa.RecordBatch | None:
-        """What comes of event time alone: no record before the watermark will come."""
-        return None
+    def passed(self, watermark: int) -> tuple[pa.RecordBatch | None, Any]:
+        """What comes of event time alone: no record before the watermark will come.
+
+        And the keys whose states that has changed.
+        """
+        return None, _NO_SLOTS
+
+    def soonest(self) -> int:
+        """When ``passed`` may first give something."""
+        return FOREVER
 
     def promised(self, watermark: int) -> int:
         """What may be promised downstream."""
@@ -88,6 +97,9 @@ class Steps:
     def restore(self, slots: Any, columns: list[pa.Array]) -> None:
         """Have some keys in the states of ``state``."""
         raise NotImplementedError
+
+
+_NO_SLOTS = np.zeros(0, np.int64)
 
 
 def grown(values: Any, room: int, fill: Any) -> Any:
@@ -109,18 +121,3 @@ def by_slot(slots: Any) -> tuple[Any, Any]:
     first = np.ones(slots.size, np.bool_)
     first[1:] = sorted_slots[1:] != sorted_slots[:-1]
     return order, first
-
-
-def long_ago(records: Records, last: Any, ttl: int) -> Any:
-    """Which records come after so much time without one of their key.
-
-    ``last`` is the time of each key's last record before these.
-    """
-    order, first = by_slot(records.slots)
-    times = records.times[order]
-    before = np.empty(times.size, np.int64)
-    before[1:] = times[:-1]
-    before[first] = last[records.slots[order[first]]]
-    late = np.empty(times.size, np.bool_)
-    late[order] = (before != BEGINNING) & (times - np.maximum(before, times - ttl) >= ttl)
-    return late

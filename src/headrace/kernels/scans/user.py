@@ -33,8 +33,11 @@ class Timer:
         self._micros, self._now = micros, now
 
     def at(self, time: Any) -> None:
-        """Set it to a moment; what it was set to before is forgotten."""
-        self._micros = micros_of(time)
+        """Set it to a moment; what it was set to before is forgotten.
+
+        One that has passed is now.
+        """
+        self._micros = max(micros_of(time), self._now)
 
     def after(self, span: Any) -> None:
         """Set it to some time after this record's: ``after("5 minutes")``."""
@@ -98,7 +101,8 @@ class Packed:
         self.dtype = dtype
         self.initial = np.array([initial], dtype)
         self.states = np.zeros(0, dtype)
-        self.fields = (pa.field("state", pa.binary(dtype.itemsize)),)
+        # With the type in its name: a checkpoint of another would be read as this one.
+        self.fields = (pa.field(f"state {dtype}", pa.binary(dtype.itemsize)),)
         self.plural = isinstance(initial, tuple)
         self.record = isinstance(initial, np.void)
 
@@ -114,8 +118,9 @@ class Packed:
         self.states = more
 
     def get(self, slot: int) -> Any:
-        state = self.states[slot]
-        return state if self.record else state.item()
+        if self.record:  # whose fields are attributes as well, as Numba has it
+            return self.states.view(np.dtype((np.record, self.dtype)))[slot]
+        return self.states[slot].item()
 
     def set(self, slot: int, state: Any) -> None:
         self.states[slot] = state
@@ -209,6 +214,10 @@ class UserSteps(Steps):
         rows = rows_of(batch.select(self.names))
         for i, (row, slot) in enumerate(zip(rows, records.slots.tolist(), strict=True)):
             if resets is not None and resets[i]:
+                for time, outputs in self._rung(slot, records.ends[i]) if self.fires else ():
+                    rung |= dict.fromkeys(range(len(given), len(given) + len(outputs)), time)
+                    given += outputs
+                    origin += [i] * len(outputs)
                 states.reset(np.array([slot]))
                 self.timers[slot] = FOREVER
             now = self.now if times is None else times[i]
@@ -328,7 +337,9 @@ class UserSteps(Steps):
         times: list[int] = []
         due = slots[np.argsort(self.timers[slots], kind="stable")]
         for slot in due.tolist():
-            for time, outputs in self._rung(slot, until):
+            rings = self._rung(slot, until)
+            # When the input has ended each goes off once: one that is set again would never end.
+            for time, outputs in itertools.islice(rings, 1) if until >= FOREVER - 1 else rings:
                 given += outputs
                 owners += [slot] * len(outputs)
                 times += [time] * len(outputs)

@@ -1,0 +1,81 @@
+"""Scans that stop and start again, and ones that nothing more comes for."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from tests.conftest import PATIENCE
+from tests.streams.test_stream_kills import EPOCH
+from tests.streams.test_stream_state import put, timed
+
+
+def _count(n: int, row: Any) -> Any:
+    return n + 1, n + 1
+
+
+def test_records_that_waited_are_given_once_over_restarts(engine: Any, tmp_path: Path) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    leading = timed(folder).key_by("k").lead(1, after="v", within="10s")
+    for i, at in enumerate((0, 5, 100, 200, 300)):
+        put(folder, f"{i}.csv", [{"k": f"k{i}", "v": i, "at": float(EPOCH + at)}])
+        job = leading.write_parquet(out).start(
+            on=engine, checkpoint=tmp_path / "state", trigger="available-now"
+        )
+        assert job.wait(PATIENCE)
+    found = hr.read_parquet(out).collect(on="box")
+    assert sorted(found["v"].to_pylist()) == [0, 1, 2, 3]
+
+
+def test_results_come_though_nothing_more_does(tmp_path: Path, box_engine: hr.Box) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rows = [{"k": "a", "v": i, "at": float(EPOCH + i)} for i in range(20)]
+    put(folder, "0.csv", [*rows, {"k": "a", "v": 99, "at": float(EPOCH + 1000)}])
+    got: list[int] = []
+    scanned = timed(folder).key_by("k").scan(_count, 0, schema={"n": "bigint"})
+    job = scanned.start(on=box_engine, to=lambda batch: got.extend(batch["n"].to_pylist()))
+    deadline = time.monotonic() + 30
+    while len(got) < 20 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    job.stop(drain=False)
+    assert got == list(range(1, 21))
+
+
+def test_a_job_that_stops_gives_what_is_due(engine: Any, tmp_path: Path) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    scanned = timed(folder).key_by("k").scan(_count, 0, schema={"n": "bigint"})
+    for i in range(3):
+        rows = [{"k": "a", "v": j, "at": float(EPOCH + 100 * i + j)} for j in range(20)]
+        put(folder, f"{i}.csv", rows)
+        job = scanned.write_parquet(out).start(
+            on=engine, checkpoint=tmp_path / "state", trigger="available-now"
+        )
+        assert job.wait(PATIENCE)
+    found = hr.read_parquet(out).collect(on="box")["n"].to_pylist()
+    assert sorted(found) == list(range(1, 40 + 17))
+
+
+def test_a_state_of_another_type_is_refused(tmp_path: Path, box_engine: hr.Box) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    put(folder, "0.csv", [{"k": "a", "v": 5, "at": float(EPOCH)}])
+
+    def add(total: Any, row: Any) -> Any:
+        return total + row.v, total
+
+    for initial in (0, 0.0):
+        scanned = timed(folder).key_by("k").scan(add, initial, schema={"n": "double"})
+        outlet = scanned.write_parquet(out)
+        said: dict[str, Any] = {"checkpoint": tmp_path / "state", "trigger": "available-now"}
+        if initial == 0 and isinstance(initial, int):
+            assert outlet.start(on=box_engine, **said).wait(PATIENCE)
+        else:
+            with pytest.raises(hr.PlanError, match="scan"):
+                outlet.start(on=box_engine, **said)
