@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import datetime
+import itertools
+
+import numpy as np
 import pytest
 
-from headrace import apps
+import headrace as hr
+from headrace import apps, col
+from headrace.apps import fraud, spikes
 from headrace.bench.runner import rows_of, same
 from headrace.testing import same_answer
+
+# What an app looks for is rare in these, or comes late.
+RECORDS = {"spikes": 100_000, "bb_q1": 20_000, "bb_q3": 60_000}
 
 
 @pytest.mark.parametrize("name", apps.NAMES)
 def test_an_app_agrees_with_its_reference(engine, tmp_path, monkeypatch, name):
     monkeypatch.setattr("headrace.apps.streams.PIECES", 4)  # each is a batch on Spark
-    app = apps.load(name)
-    reference = app.reference(str(app.generate(tmp_path, 3000, 7, app.forms[0])))
+    monkeypatch.setattr("headrace.apps.bb_q1.OFTEN", 2)
+    app, records = apps.load(name), RECORDS.get(name, 3000)
+    reference = app.reference(str(app.generate(tmp_path, records, 7, app.forms[0])))
     counted = {k: {(*row, 1) for row in v} for k, v in reference.items()}
     for form in app.forms:
-        path = str(app.generate(tmp_path, 3000, 7, form))
+        path = str(app.generate(tmp_path, records, 7, form))
         got = {k: rows_of(same_answer(s, [engine])) for k, s in app.pipelines(path, form).items()}
         assert same(got, counted), form
         assert all(got.values())
@@ -62,3 +72,60 @@ def test_collisions_of_the_real_city(engine, real_data):
     assert len(boroughs) == 30
     assert sum(row[3] for row in boroughs if row[0] == "") == 3664
     assert sum(row[3] for row in boroughs) == 15_643
+
+
+@pytest.mark.parametrize(
+    ("mote", "rows", "count"),
+    [("indoor_moteid1", 4417, 255), ("indoor_moteid2", 4417, 121),
+     ("outdoor_moteid3", 5039, 3344), ("outdoor_moteid4", 5041, 3532)],
+)  # fmt: skip
+def test_spikes_of_real_sensors(engine, real_data, mote, rows, count):
+    path = real_data / "sensors" / f"singlehop_{mote}_data.txt"
+    fields = col("line").split("\t")
+    readings = (
+        hr.read_text(path)
+        .filter(col("line").matches("^[0-9]"))
+        .select(
+            at=fields[0].cast("bigint").cast("timestamp"),
+            sensor=fields[1].cast("bigint"),
+            value=fields[3].cast("double"),
+        )
+        .event_time("at")
+    )
+    assert readings.count(on=engine) == rows
+    found = spikes.pipeline({"readings": readings}, None).collect(on=engine)
+    assert found.num_rows == count
+    reference = spikes.reference({"readings": readings.collect(on=engine)})
+    assert same({"": rows_of(found)}, {"": {(*row, 1) for row in reference}})
+
+
+def transactions(states, customers):
+    """One each second."""
+    start = datetime.datetime(2024, 5, 1)
+    ats = [start + datetime.timedelta(seconds=i) for i in range(len(states))]
+    rows = zip(ats, customers, range(len(states)), states, strict=True)
+    names = ("at", "customer", "transaction", "state")
+    return hr.from_items([dict(zip(names, row, strict=True)) for row in rows]).event_time("at")
+
+
+def test_fraud_by_the_real_model(engine, real_data):
+    path = real_data / "fraud" / "model.txt"
+    assert path.read_text().splitlines()[0].split(",") == fraud.STATES
+    model = np.loadtxt(path, delimiter=",", skiprows=1)
+    assert np.allclose(model.sum(axis=1), 1)
+    # A customer for each pair of states.
+    states = [state for pair in itertools.product(fraud.STATES, repeat=2) for state in pair]
+    stream = transactions(states, [f"C{i // 2}" for i in range(len(states))])
+    for threshold, count in ((0.8, 312), (0.96, 194)):
+        alerts = fraud.alerts(stream, model, threshold=threshold).collect(on=engine)
+        assert alerts.num_rows == count
+        assert min(alerts["score"].to_pylist()) > threshold
+
+
+def test_fraud_over_more_than_two_transactions(engine):
+    codes = np.random.default_rng(3).integers(0, 18, 50)
+    stream = transactions([fraud.STATES[code] for code in codes], ["C"] * 50)
+    alerts = fraud.alerts(stream, window=4, threshold=0.0).collect(on=engine)
+    unlikely = [1 - fraud.MODEL[a, b] for a, b in itertools.pairwise(codes)]
+    assert alerts["transaction"].to_pylist() == list(range(3, 50))
+    assert alerts["score"].to_pylist() == [sum(unlikely[i : i + 3]) / 3 for i in range(47)]

@@ -109,6 +109,9 @@ SMALL = ["--records", "4000", "--per-second", "1000", "--epoch-records", "500"]
         ("distinct", ["--against", "duckdb,polars", "--scheduler", "first-found"]),
         ("join", ["--against", "duckdb", "--workers", "1"]),
         ("tweets", ["--bundle", "100"]),
+        ("stateful_wc", ["--ooo", "20"]),
+        ("fraud", ["--ooo", "20"]),
+        ("bb_q2", ["--ooo", "20"]),
     ],
 )
 def test_a_stream_is_measured_against_its_peers(app, more, capsys):
@@ -117,10 +120,14 @@ def test_a_stream_is_measured_against_its_peers(app, more, capsys):
 
 
 @pytest.mark.slow
-def test_a_stream_is_measured_against_structured_streaming(capsys):
-    against = ["--window", "1s", "--against", "pyspark,pyspark-best,spark"]
-    assert main(["bench", "wordcount", *SMALL, *against]) == 0
-    assert "box/pyspark-best: " in capsys.readouterr().out
+@pytest.mark.parametrize("app", ["wordcount", "fraud", "spikes"])
+def test_a_stream_is_measured_against_structured_streaming(app, capsys, one_round):
+    window = ["--window", "1s"] if app == "wordcount" else []
+    against = [*window, "--against", "pyspark,pyspark-best,spark"]
+    assert main(["bench", app, *SMALL, *against]) == 0
+    out = capsys.readouterr().out
+    assert "box/pyspark-best: " in out
+    assert "results equal" in out
 
 
 def test_the_output_delay_is_measured_at_a_rate(capsys, tmp_path):

@@ -21,6 +21,8 @@ from headrace.windows import AnyWindow
 NAMES = (
     "wc", "search", "collisions",
     "wordcount", "grep", "join", "distinct", "netmon", "tweets",
+    "stateful_wc", "fraud", "spikes",
+    "bb_q1", "bb_q2", "bb_q3", "bb_q4", "bb_q15",
 )  # fmt: skip
 
 
@@ -50,13 +52,16 @@ class StreamApp:
     ``tables(records, seed, per_second, early)`` are its inputs by name, each with the event time
     ``at``; ``early`` percent of the records carry a time after their epoch's end. ``pipeline``
     makes the result of streams that have their event time; ``window`` is None where the workload
-    has no window to choose.
+    has no window to choose. Where records are rare, ``per_second`` of them are in ``seconds`` of
+    event time; an early record's time is up to ``delay`` seconds ahead.
     """
 
     tables: Callable[[int, int, int, int], dict[str, pa.Table]]
     pipeline: Callable[[dict[str, Stream], AnyWindow | None], Stream]
     window: AnyWindow | None
     epoch_records: int = 1_000_000
+    seconds: int = 1
+    delay: int = 3
 
 
 def load(name: str) -> App:

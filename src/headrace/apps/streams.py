@@ -13,8 +13,6 @@ import pyarrow.parquet as pq
 import headrace as hr
 from headrace.apps import App, StreamApp
 
-EARLIEST, LATEST = 1_000_000, 3_000_000
-"""How far ahead of its epoch an early record's time is, in microseconds."""
 PIECES = 10
 DONE = "_DONE"
 EARLY = 20
@@ -22,12 +20,15 @@ EARLY = 20
 Reference = Callable[[dict[str, pa.Table]], set[tuple[Any, ...]]]
 
 
-def times(records: int, per_second: int, early: int, seed: int) -> pa.Array:
-    """Event times of ``per_second`` records a second, ``early`` percent of them from the future."""
-    at = np.arange(records, dtype=np.int64) * 1_000_000 // per_second
+def times(
+    records: int, per_second: int, early: int, seed: int, seconds: int = 1, delay: int = 3
+) -> pa.Array:
+    """Event times of ``per_second`` records in ``seconds``; of ``early`` percent of them the time
+    is from a third of ``delay`` to ``delay`` seconds ahead."""
+    at = np.arange(records, dtype=np.int64) * (seconds * 1_000_000) // per_second
     if early:
         rng = np.random.default_rng([seed, 77])
-        ahead = rng.integers(EARLIEST, LATEST, records)
+        ahead = rng.integers(delay * 1_000_000 // 3, delay * 1_000_000, records)
         at += np.where(rng.random(records) * 100 < early, ahead, 0)
     return pa.array(at).cast(pa.timestamp("us", tz="UTC"))
 
@@ -58,7 +59,8 @@ def app(name: str, summary: str, records: int, stream: StreamApp, reference: Ref
                 p.name: hr.read_parquet(p, follow=True, limit=1, until=DONE)
                 for p in sorted(Path(path).iterdir())
             }
-        inputs = {part: records.event_time("at", delay="3s") for part, records in read.items()}
+        delay = f"{stream.delay}s"
+        inputs = {part: records.event_time("at", delay=delay) for part, records in read.items()}
         return {name: stream.pipeline(inputs, stream.window)}
 
     def checked(path: str) -> dict[str, set[tuple[Any, ...]]]:
@@ -89,3 +91,9 @@ def micros(table: pa.Table, column: str = "at") -> list[int]:
     """The times of a table as integers."""
     found: list[int] = table[column].cast(pa.int64()).to_pylist()
     return found
+
+
+def in_order(table: pa.Table, *columns: str) -> list[tuple[Any, ...]]:
+    """Records as tuples, the time first, in the order of event time; ties as in the input."""
+    rows = zip(micros(table), *(table[c].to_pylist() for c in columns), strict=True)
+    return sorted(rows, key=lambda row: row[0])

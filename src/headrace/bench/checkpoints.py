@@ -118,6 +118,7 @@ def _pipeline(setup: Setup, turns: int) -> hr.Stream:
             max(1, setup.per_second // count),
             max(1, setup.epoch_records // count),
             turns * table.num_rows,
+            seconds=setup.app.stream.seconds,
         )
         inputs[name] = hr.from_source(ReplayByPosition(replay)).event_time("at")
     return setup.app.stream.pipeline(inputs, setup.window)

@@ -27,6 +27,8 @@ class Replay(Source):
     records: int
     rate: float | None = None
     watermarks: bool = True
+    seconds: int = 1
+    """The seconds of event time that ``per_second`` records are in."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -39,6 +41,10 @@ class Replay(Source):
     @property
     def nbytes(self) -> int:
         return int(self.table.nbytes)
+
+    def span(self, records: int) -> int:
+        """The event time that so many records take, in microseconds."""
+        return records * self.seconds * 1_000_000 // self.per_second
 
     def splits(self, parallelism: int) -> list[ReplaySplit]:
         return [ReplaySplit(self)]
@@ -77,14 +83,14 @@ class ReplaySplit(Split):
             yield self._moved(whole.slice(at, count), sent // rows)
             sent += count
             if sent == epoch_end:
-                yield Watermark(sent * 1_000_000 // source.per_second)
+                yield Watermark(source.span(sent))
 
     def _moved(self, batch: pa.RecordBatch, turns: int) -> pa.RecordBatch:
         """Records of a later turn, their times moved on by as many lengths of the table."""
         place = batch.schema.get_field_index("at")
         if not turns or place < 0:
             return batch
-        span = self.of.table.num_rows * 1_000_000 // self.of.per_second
+        span = self.of.span(self.of.table.num_rows)
         moved = numbers(batch.column(place), np.int64) + turns * span
         return batch.set_column(
             place, batch.schema.field(place), pa.array(moved).cast(batch.schema.field(place).type)

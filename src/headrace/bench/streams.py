@@ -58,7 +58,7 @@ class Setup:
         tables = app.stream.tables(records, seed, density, early)
         tables = {name: table.combine_chunks() for name, table in tables.items()}
         epoch = epoch_records or app.stream.epoch_records
-        delay = 3 if early else 0
+        delay = app.stream.delay if early else 0
         return Setup(app, tables, density, epoch, window or app.stream.window, box, delay)
 
     @property
@@ -76,6 +76,7 @@ class Setup:
                 max(1, self.epoch_records // count),
                 table.num_rows if records is None else records // count,
                 None if rate is None else rate / count,
+                seconds=self.app.stream.seconds,
             )
             inputs[name] = hr.from_source(source).event_time("at")
         return self.app.stream.pipeline(inputs, self.window)
@@ -83,7 +84,8 @@ class Setup:
     def bounded(self) -> hr.Stream:
         """The workload over plain tables, for engines that see all records at once."""
         assert self.app.stream is not None
-        inputs = {n: hr.from_arrow(t).event_time("at", delay="3s") for n, t in self.tables.items()}
+        delay = f"{self.app.stream.delay}s"
+        inputs = {n: hr.from_arrow(t).event_time("at", delay=delay) for n, t in self.tables.items()}
         return self.app.stream.pipeline(inputs, self.window)
 
 

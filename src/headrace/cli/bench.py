@@ -73,7 +73,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--epoch-records", type=int, metavar="N", help="records between two watermarks"
     )
     stream.add_argument(
-        "--per-second", type=int, metavar="N", help="records in a second of event time"
+        "--per-second",
+        type=int,
+        metavar="N",
+        help="records in a second of event time (of bb_ apps: in the hours of an epoch)",
     )
     stream.add_argument(
         "--checkpoint",
@@ -164,6 +167,8 @@ def _streaming(
         report["format"] = "memory"
         report["window"] = repr(setup.window)
         report["epoch_records"], report["per_second"] = setup.epoch_records, setup.per_second
+        assert app.stream is not None
+        report["seconds"] = app.stream.seconds
         report["ooo"], report["workers"] = arguments.ooo, box.workers
         report["scheduler"] = box.scheduler
         rates = {run["engine"]: run["records_per_s"] for run in report["runs"]}
@@ -228,7 +233,7 @@ def show(report: dict[str, Any], console: Console) -> None:
     """The report as a table."""
     detail = (
         f", {report['window']}, epochs of {report['epoch_records']:,} records, "
-        f"{report['per_second']:,} a second, {report['ooo']} % out of order, "
+        f"{report['per_second']:,} in {report['seconds']:,} s, {report['ooo']} % out of order, "
         f"{report['workers']} workers"
         if "window" in report
         else ""

@@ -1,0 +1,79 @@
+"""TPCx-BB query 3: what did people look at before they bought a given item, each day?
+
+Of each user the last five items looked at are known; when the given item is bought, those of the
+ten days before count. The 30 that count most often are told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+import headrace as hr
+from headrace import col
+from headrace.apps import StreamApp
+from headrace.apps.bb_q2 import top
+from headrace.apps.retail import DAY, EPOCH, ITEM, clicks
+from headrace.apps.streams import app, in_order
+
+LAST, TOP, RECENT = 5, 30, 10 * DAY
+EMPTY = np.zeros(1, dtype=[("item", "i8", LAST), ("second", "i8", LAST), ("n", "i8")])[0]
+VIEWS = [f"view{i}" for i in range(LAST)]
+
+
+def looked(state: Any, row: Any) -> Any:
+    """The last items looked at when the item is bought, nought for those of long ago."""
+    if not row.bought:
+        place = state["n"] % LAST
+        state["item"][place] = row.item
+        state["second"][place] = row.second
+        state["n"] += 1
+        return state, None
+    if row.item != ITEM:
+        return state, None
+    for place in range(LAST):
+        if state["second"][place] < row.second - RECENT:
+            state["item"][place] = 0
+    views = state["item"]
+    return state, (views[0], views[1], views[2], views[3], views[4])
+
+
+def pipeline(inputs: dict[str, hr.Stream], window: Any) -> hr.Stream:
+    return (
+        inputs["clicks"]
+        .filter(col("user").is_not_null())
+        .select("at", "user", "item", second="unix_seconds(at)", bought="sale is not null")
+        .key_by("user")
+        .scan(looked, EMPTY, schema=dict.fromkeys(VIEWS, "bigint"))
+        .flat_map(hr.array(*VIEWS), name="item")
+        .filter(col("item") > 0)
+        .key_by("item")
+        .window(window)
+        .agg(n=hr.count())
+        .window(window)
+        .top_k(TOP, by="n")
+    )
+
+
+def reference(inputs: dict[str, pa.Table]) -> set[tuple[Any, ...]]:
+    views: dict[int, deque[tuple[int, int]]] = defaultdict(lambda: deque(maxlen=LAST))
+    days: dict[int, Counter[int]] = defaultdict(Counter)
+    for at, user, item, sale in in_order(inputs["clicks"], "user", "item", "sale"):
+        second = at // 1_000_000
+        if user is None:
+            continue
+        if sale is None:
+            views[user].append((item, second))
+        elif item == ITEM:
+            recent = [seen for seen, when in views[user] if when >= second - RECENT]
+            days[second // DAY].update(recent)
+    return top(days, TOP)
+
+
+APP = app(
+    "bb_q3", "items looked at before one is bought (TPCx-BB)", 2_000_000,
+    StreamApp(clicks, pipeline, hr.tumbling("1 day"), 250_000, EPOCH, EPOCH // 20), reference,
+)  # fmt: skip
