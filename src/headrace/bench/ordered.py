@@ -55,6 +55,8 @@ class Sample:
     """One run."""
 
     seconds: float
+    cpu_s: float
+    """Seconds of the processor, which other processes hardly change."""
     mean_ms: float | None
     p99_ms: float | None
     workers: float | None
@@ -80,6 +82,10 @@ class Samples:
     def seconds(self) -> list[float]:
         return [sample.seconds for sample in self.all]
 
+    @property
+    def cpu(self) -> float:
+        return statistics.median(sample.cpu_s for sample in self.all)
+
     def report(self, records: int) -> dict[str, Any]:
         """Medians over the rounds, and the distances between their quartiles."""
         rates = [records / s for s in self.seconds]
@@ -87,6 +93,7 @@ class Samples:
             "records": records,
             "records_per_s": round(statistics.median(rates)),
             "records_per_s_spread": round(spread(rates)),
+            "records_per_cpu_s": round(records / self.cpu),
         }
         for name in ("mean_ms", "p99_ms", "workers", "others"):
             values = [v for v in (getattr(s, name) for s in self.all) if v is not None]
@@ -108,11 +115,12 @@ def sampled(run: Run, windowed: bool) -> Sample:
     cores, before, own = psutil.cpu_count() or 1, _busy(), time.process_time()
     _finished(run)
     took = run.finished_at - run.started
-    others = (_busy() - before) - (time.process_time() - own)
+    cpu = time.process_time() - own
+    others = _busy() - before - cpu
     kept = middle([d for _, d in run.delays] if windowed else list(run.latencies))
     mean = 1000 * statistics.fmean(kept) if kept else None
     p99 = 1000 * sorted(kept)[min(len(kept) - 1, int(0.99 * len(kept)))] if kept else None
-    return Sample(took, mean, p99, probes.evenness(run), max(0.0, others / took / cores))
+    return Sample(took, cpu, mean, p99, probes.evenness(run), max(0.0, others / took / cores))
 
 
 def _busy() -> float:
@@ -301,6 +309,8 @@ class Experiments:
                 row = {"pipeline": what, "box": name, **samples.report(records)}
                 if name == "ordered":
                     row["of_unordered"] = round(plain / ordered, 3)
+                    cpu = found["unordered"].cpu / samples.cpu
+                    row["of_unordered_by_cpu"] = round(cpu, 3)
                 rows.append(row)
         return rows
 

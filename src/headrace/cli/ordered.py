@@ -59,7 +59,8 @@ _SHOWN = {
 }  # fmt: skip
 """What tells the rows of an experiment apart, and how it is called."""
 _MEASURES = {
-    "records_per_s": "K records/s", "mean_ms": "mean ms", "p99_ms": "p99 ms",
+    "records_per_s": "K records/s", "records_per_cpu_s": "K/cpu s", "mean_ms": "mean ms",
+    "p99_ms": "p99 ms",
     "busy_workers": "busy workers", "others": "others",
 }  # fmt: skip
 
@@ -100,6 +101,8 @@ def _measured(row: dict[str, Any], key: str) -> str:
         return "–"
     if key == "others":
         return f"{100 * row[key]:.0f} %"
+    if key == "records_per_cpu_s":
+        return f"{row[key] / 1000:,.1f}"
     unit, digits = (1000, 1) if key == "records_per_s" else (1, 2)
     middle, around = row[key] / unit, row[f"{key}_spread"] / unit
     return f"{middle:,.{digits}f} ({around:,.{digits}f})"
