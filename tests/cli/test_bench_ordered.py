@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from headrace.bench import probes
-from headrace.bench.ordered import EXPERIMENTS, QUERIES, SCHEDULERS, SIGMAS, Experiments, middle
+from headrace.bench.ordered import EXPERIMENTS, QUERIES, SCHEDULERS, SIGMAS, Experiments
 from headrace.bench.ordered_plots import plots
 from headrace.bench.plots import Plot, Value
+from headrace.bench.samples import middle
 from headrace.cli import main
 from headrace.kernels.aggregate import shards_of
 

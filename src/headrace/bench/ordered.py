@@ -8,12 +8,10 @@ the middle 60 % of a run counts, as in the paper.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import psutil
 import pyarrow as pa
 
 import headrace as hr
@@ -21,6 +19,7 @@ from headrace import apps
 from headrace.bench import probes
 from headrace.bench.replay import Replay
 from headrace.bench.runner import same_tables
+from headrace.bench.samples import Samples, finished, sampled
 from headrace.bench.streams import Setup
 from headrace.box.engine import Box
 from headrace.box.job import Run
@@ -45,96 +44,9 @@ _BUNDLES = {1.0: 32_768, 10.0: 4096, 100.0: 512}
 """Records of a bundle: 32 to 51 ms of work, so that 64 partitions of it are a few ms each."""
 _WINDOWS = 20
 """Windows of a run."""
-_DISTURBED, _PATIENCE = 0.1, 2
-"""A round counts as disturbed if others had more than that share of the cores. There are up to
-``_PATIENCE`` times as many rounds, and those that others disturbed least count."""
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One run."""
-
-    seconds: float
-    cpu_s: float
-    """Seconds of the processor, which other processes hardly change."""
-    mean_ms: float | None
-    p99_ms: float | None
-    workers: float | None
-    """How many workers the work was shared among, where that is counted."""
-    others: float
-    """The share of all cores that other processes had meanwhile."""
-
-
-@dataclass
-class Samples:
-    """What the rounds of one variant gave."""
-
-    all: list[Sample] = field(default_factory=list)
-
-    def least_disturbed(self, rounds: int) -> Samples:
-        return Samples(sorted(self.all, key=lambda sample: sample.others)[:rounds])
-
-    def quiet(self) -> int:
-        """How many other processes left alone."""
-        return sum(sample.others <= _DISTURBED for sample in self.all)
-
-    @property
-    def seconds(self) -> list[float]:
-        return [sample.seconds for sample in self.all]
-
-    @property
-    def cpu(self) -> float:
-        return statistics.median(sample.cpu_s for sample in self.all)
-
-    def report(self, records: int) -> dict[str, Any]:
-        """Medians over the rounds, and the distances between their quartiles."""
-        rates = [records / s for s in self.seconds]
-        report: dict[str, Any] = {
-            "records": records,
-            "records_per_s": round(statistics.median(rates)),
-            "records_per_s_spread": round(spread(rates)),
-            "records_per_cpu_s": round(records / self.cpu),
-        }
-        for name in ("mean_ms", "p99_ms", "workers", "others"):
-            values = [v for v in (getattr(s, name) for s in self.all) if v is not None]
-            if values:
-                key = "busy_workers" if name == "workers" else name
-                report[key] = round(statistics.median(values), 2)
-                report[f"{key}_spread"] = round(spread(values), 2)
-        return report
-
-
-def middle(values: list[float]) -> list[float]:
-    """The values of the middle 60 % of a run."""
-    fifth = len(values) // 5
-    return values[fifth : len(values) - fifth]
-
-
-def sampled(run: Run, windowed: bool) -> Sample:
-    """Run to the end, and see what it took."""
-    cores, before, own = psutil.cpu_count() or 1, _busy(), time.process_time()
-    _finished(run)
-    took = run.finished_at - run.started
-    cpu = time.process_time() - own
-    others = _busy() - before - cpu
-    kept = middle([d for _, d in run.delays] if windowed else list(run.latencies))
-    mean = 1000 * statistics.fmean(kept) if kept else None
-    p99 = 1000 * sorted(kept)[min(len(kept) - 1, int(0.99 * len(kept)))] if kept else None
-    return Sample(took, cpu, mean, p99, probes.evenness(run), max(0.0, others / took / cores))
-
-
-def _busy() -> float:
-    """The seconds that all cores together have worked."""
-    times = psutil.cpu_times()
-    return times.user + times.nice + times.system + times.softirq
-
-
-def spread(values: list[float]) -> float:
-    """The distance between the quartiles."""
-    if len(values) < 2:
-        return 0.0
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return high - low
+PATIENCE = 2
+"""There are up to so many times as many rounds where other processes disturb some, and those that
+they disturbed least count."""
 
 
 Made = Callable[[Any], Run]
@@ -183,14 +95,14 @@ class Experiments:
         for name, made in variants.items():
             self.progress(f"{what}: warming up {name}")
             sink = Collected(schema)
-            _finished(made(sink))
+            finished(made(sink))
             table = sink.table()
             if first is None:
                 first = table
             same = table.equals(first) if exact else same_tables({"": first}, {"": table})
             self.equal = self.equal and same
         samples = {name: Samples() for name in variants}
-        for turn in range(_PATIENCE * self.rounds):
+        for turn in range(PATIENCE * self.rounds):
             if turn >= self.rounds and all(s.quiet() >= self.rounds for s in samples.values()):
                 break
             for name, made in variants.items():
@@ -329,7 +241,7 @@ class Experiments:
             paced = self._stream(setup, False, records, rate)
             half = Samples()
             while len(half.all) < self.rounds or (
-                half.quiet() < self.rounds and len(half.all) < _PATIENCE * self.rounds
+                half.quiet() < self.rounds and len(half.all) < PATIENCE * self.rounds
             ):
                 self.progress(f"{app} at half load: round {len(half.all) + 1}")
                 half.all.append(sampled(_on(box, paced)(Discarded()), False))
@@ -392,13 +304,6 @@ def _partitioned(
     return lambda sink: probes.with_partitions(made(sink), ordering, count)
 
 
-def _finished(run: Run) -> Run:
-    run.waited_for += 1
-    run.start()
-    run.wait()
-    return run
-
-
 EXPERIMENTS: dict[str, Callable[[Experiments], list[dict[str, Any]]]] = {
     "schedulers": Experiments.schedulers,
     "skew": Experiments.skew,
@@ -421,16 +326,27 @@ def targets(rows: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
             what = f"{row['app']}: mean processing latency at half load, ms"
             found.append({"target": what, "below": 10.0, "value": row["mean_ms"]})
     for workers in (2, 4):
-        by_name = {
-            row["worklist"].partition("/")[0]: row["records_per_s"]
+        strongest = {
+            row["worklist"].partition("/")[0]: row
             for row in reversed(rows.get("skew", ()))
             if row["workers"] == workers and row["sigma"] == SIGMAS[-1]
         }
-        if by_name:
+        if strongest:
             what = f"hybrid as a multiple of partitioned, strongest skew, {workers} workers"
-            value = round(by_name["hybrid"] / by_name["partitioned"], 2)
-            found.append({"target": what, "at_least": 1.3, "value": value})
+            hybrid, partitioned = strongest["hybrid"], strongest["partitioned"]
+            for how, rate in (("", _rate), (", a core for each", _with_a_core_each)):
+                value = round(rate(hybrid) / rate(partitioned), 2)
+                found.append({"target": what + how, "at_least": 1.3, "value": value})
     for target in found:
         met = target["value"] >= target.get("at_least", -1.0)
         target["met"] = met and target["value"] < target.get("below", float("inf"))
     return found
+
+
+def _rate(row: dict[str, Any]) -> float:
+    return float(row["records_per_s"])
+
+
+def _with_a_core_each(row: dict[str, Any]) -> float:
+    """Records a second if every worker had a core for itself: by what the busiest of them did."""
+    return float(row["records_per_cpu_s"] * row["busy_workers"])

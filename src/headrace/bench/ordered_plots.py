@@ -18,6 +18,7 @@ def plots(report: dict[str, Any]) -> dict[str, str]:
         drawn |= _schedulers(rows["schedulers"])
     for workers in sorted({row["workers"] for row in rows.get("skew", ())}):
         drawn[f"ordered-skew-{workers}.svg"] = _skew(rows["skew"], workers)
+        drawn[f"ordered-skew-{workers}-shared.svg"] = _shared(rows["skew"], workers)
     if "costs" in rows:
         drawn["ordered-costs.svg"] = _costs(rows["costs"])
     if "reordering" in rows:
@@ -46,7 +47,7 @@ def _rate(row: Row, unit: float) -> Value:
     return Value(row["records_per_s"] / unit, row["records_per_s_spread"] / unit)
 
 
-def _time(row: Row, name: str) -> Value:
+def _measure(row: Row, name: str) -> Value:
     return Value(row.get(name), row.get(f"{name}_spread", 0.0))
 
 
@@ -57,7 +58,7 @@ def _schedulers(rows: list[Row]) -> dict[str, str]:
     )
     title = f"Throughput of the schedulers, as a share of {rows[0]['scheduler']}"
     _, times = _by(
-        rows, _scheduler, lambda row: str(row["query"]), lambda row: _time(row, "mean_ms")
+        rows, _scheduler, lambda row: str(row["query"]), lambda row: _measure(row, "mean_ms")
     )
     return {
         "ordered-schedulers-throughput.svg": Plot(title, "query", "share", places, speeds).bars(),
@@ -81,8 +82,19 @@ def _skew(rows: list[Row], workers: int) -> str:
         rows, lambda row: str(row["worklist"]), sigma_of, lambda row: _rate(row, 1000)
     )
     title = f"Worklists under skew, {workers} workers, {rows[0]['cost_us']:g} µs a record"
-    x_label = "σ of the keys: even on the left, most skewed on the right"
-    return Plot(title, x_label, "thousand records/s", places, series).lines()
+    return Plot(title, _SKEW, "thousand records/s", places, series).lines()
+
+
+def _shared(rows: list[Row], workers: int) -> str:
+    rows = [row for row in rows if row["workers"] == workers]
+    places, series = _by(
+        rows, lambda row: str(row["worklist"]), sigma_of, lambda row: _measure(row, "busy_workers")
+    )
+    title = f"How many of {workers} workers share the work, by worklist"
+    return Plot(title, _SKEW, "all work over that of the busiest", places, series).lines()
+
+
+_SKEW = "σ of the keys: even on the left, most skewed on the right"
 
 
 def _costs(rows: list[Row]) -> str:
@@ -126,8 +138,8 @@ def _ordering(rows: list[Row]) -> str:
 def _latency(rows: list[Row]) -> str:
     places = [f"{row['app']}, {row['load']} load" for row in rows]
     series = {
-        "mean": [_time(row, "mean_ms") for row in rows],
-        "p99": [_time(row, "p99_ms") for row in rows],
+        "mean": [_measure(row, "mean_ms") for row in rows],
+        "p99": [_measure(row, "p99_ms") for row in rows],
     }
     title = "Processing latency of a bundle, ordered"
     return Plot(title, "application and load", "ms", places, series, log=True).bars()

@@ -133,9 +133,11 @@ class _Drawing:
             )  # fmt: skip
         _add(self.root, "line", x1=LEFT, x2=right, y1=self.bottom, y2=self.bottom, stroke="black")
         _add(self.root, "line", x1=LEFT, x2=LEFT, y1=TOP, y2=self.bottom, stroke="black")
+        longest = max(map(len, self.plot.places), default=1)
+        size = min(12.0, self.step / (0.58 * longest))  # so that they do not touch
         for number, place in enumerate(self.plot.places):
-            x = LEFT + self.step * (number + 0.5)
-            _add(self.root, "text", place, x=x, y=self.bottom + 18, text_anchor="middle")
+            x, y = LEFT + self.step * (number + 0.5), self.bottom + 18
+            _add(self.root, "text", place, x=x, y=y, text_anchor="middle", font_size=size)
         middle = (LEFT + right) / 2
         _add(
             self.root, "text", self.plot.x_label, x=middle, y=HEIGHT - 14,
