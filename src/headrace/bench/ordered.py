@@ -30,7 +30,7 @@ from headrace.windows import tumbling
 
 SCHEDULERS = ("next-externalization", "ct", "lp", "et", "qst")
 QUERIES = {
-    "bb_q1": 1_000_000, "bb_q2": 1_000_000, "bb_q3": 500_000, "bb_q4": 1_000_000,
+    "bb_q1": 2_000_000, "bb_q2": 1_000_000, "bb_q3": 2_000_000, "bb_q4": 2_000_000,
     "bb_q15": 2_000_000, "fraud": 1_000_000, "stateful_wc": 200_000,
 }  # fmt: skip
 """Queries, and how many records a run of each has."""
@@ -42,8 +42,8 @@ COSTS = (1.0, 10.0, 100.0)
 """Microseconds a record."""
 _BUNDLES = {1.0: 32_768, 10.0: 4096, 100.0: 512}
 """Records of a bundle: 32 to 51 ms of work, so that 64 partitions of it are a few ms each."""
-_WINDOWS = 20
-"""Windows of a run."""
+_WINDOWS, _FEW_WINDOWS = 20, 8
+"""Windows of a run; few where only a large one has a result."""
 PATIENCE = 2
 """There are up to so many times as many rounds where other processes disturb some, and those that
 they disturbed least count."""
@@ -101,7 +101,8 @@ class Experiments:
                 first = table
             same = table.equals(first) if exact else same_tables({"": first}, {"": table})
             self.equal = self.equal and same
-        samples = {name: Samples() for name in variants}
+        assert first is not None
+        samples = {name: Samples(first.num_rows) for name in variants}
         for turn in range(PATIENCE * self.rounds):
             if turn >= self.rounds and all(s.quiet() >= self.rounds for s in samples.values()):
                 break
@@ -239,7 +240,7 @@ class Experiments:
             rate = setup.records / statistics.median(full.seconds) / 2
             records = int(rate * self.seconds)
             paced = self._stream(setup, False, records, rate)
-            half = Samples()
+            half = Samples(full.results)
             while len(half.all) < self.rounds or (
                 half.quiet() < self.rounds and len(half.all) < PATIENCE * self.rounds
             ):
@@ -264,7 +265,8 @@ class Experiments:
 
     def _setup(self, name: str, records: int) -> Setup:
         app = apps.load(name)
-        density, epoch = max(1, records // _WINDOWS), max(1, records // _WINDOWS)
+        windows = _FEW_WINDOWS if name == "bb_q1" else _WINDOWS
+        density = epoch = max(1, records // windows)
         if name == "bb_q15":  # a window is a year, and density is by day
             density = max(1, epoch // 365)
             epoch = 365 * density
@@ -324,7 +326,15 @@ def targets(rows: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     for row in rows.get("latency", ()):
         if row["load"] == "half" and "mean_ms" in row:
             what = f"{row['app']}: mean processing latency at half load, ms"
-            found.append({"target": what, "below": 10.0, "value": row["mean_ms"]})
+            reached = row["records_per_s"] / row["offered_per_s"]
+            found.append(
+                {
+                    "target": what,
+                    "below": 10.0,
+                    "value": row["mean_ms"],
+                    "reached": round(reached, 2),
+                }
+            )
     for workers in (2, 4):
         strongest = {
             row["worklist"].partition("/")[0]: row
@@ -334,12 +344,14 @@ def targets(rows: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
         if strongest:
             what = f"hybrid as a multiple of partitioned, strongest skew, {workers} workers"
             hybrid, partitioned = strongest["hybrid"], strongest["partitioned"]
-            for how, rate in (("", _rate), (", a core for each", _with_a_core_each)):
+            for how, rate in (("", _rate), (", estimated with a core for each", _with_a_core_each)):
                 value = round(rate(hybrid) / rate(partitioned), 2)
                 found.append({"target": what + how, "at_least": 1.3, "value": value})
     for target in found:
         met = target["value"] >= target.get("at_least", -1.0)
-        target["met"] = met and target["value"] < target.get("below", float("inf"))
+        met = met and target["value"] < target.get("below", float("inf"))
+        # A latency is that of half load only if the load was kept up with, as in Trial.holds.
+        target["met"] = met and target.get("reached", 1.0) >= 0.97
     return found
 
 

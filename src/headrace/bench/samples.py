@@ -35,10 +35,12 @@ class Sample:
 class Samples:
     """What the rounds of one variant gave."""
 
+    results: int
+    """The records that come out."""
     all: list[Sample] = field(default_factory=list)
 
     def least_disturbed(self, rounds: int) -> Samples:
-        return Samples(sorted(self.all, key=lambda sample: sample.others)[:rounds])
+        return Samples(self.results, sorted(self.all, key=lambda sample: sample.others)[:rounds])
 
     def quiet(self) -> int:
         """How many other processes left alone."""
@@ -57,6 +59,7 @@ class Samples:
         rates = [records / s for s in self.seconds]
         report: dict[str, Any] = {
             "records": records,
+            "results": self.results,
             "records_per_s": round(statistics.median(rates)),
             "records_per_s_spread": round(spread(rates)),
             "records_per_cpu_s": round(records / self.cpu),

@@ -87,6 +87,8 @@ def show(report: dict[str, Any], console: Console) -> None:
     )
     for target in report["targets"]:
         goal = f"≥ {target['at_least']}" if "at_least" in target else f"< {target['below']}"
+        if target.get("reached", 1.0) < 0.97:
+            goal += f", but only {100 * target['reached']:.0f} % of the load was reached"
         met = "[green]met[/green]" if target["met"] else "[red]missed[/red]"
         console.print(f"{target['target']}: {target['value']} ({goal}: {met})", soft_wrap=True)
     console.print("results equal" if report["equal"] else "[red]results differ[/red]")
