@@ -70,6 +70,8 @@ class StageProgress:
     busy: float
     watermark: int
     state_bytes: int
+    keys: int = 0
+    """The keys that a scan remembers."""
 
 
 @dataclass(frozen=True)

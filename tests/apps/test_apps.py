@@ -14,7 +14,7 @@ from headrace.apps import fraud, spikes
 from headrace.bench.runner import rows_of, same
 from headrace.testing import same_answer
 
-# What an app looks for is rare in these, or comes late.
+# Their results are rare: bought items, pairs, values after the ring of a sensor is full.
 RECORDS = {"spikes": 100_000, "bb_q1": 20_000, "bb_q3": 60_000}
 
 

@@ -398,3 +398,43 @@ def test_why_a_step_is_not_compiled() -> None:
     ]:  # fmt: skip
         node: Any = keyed.scan(step, 0, schema={"n": "bigint"}).node
         assert text in (not_compiled(node) or ""), step
+
+
+def test_progress_tells_how_many_keys_there_are(engine: Any) -> None:
+    batches = [testing.records(*some(i, keys="abcdefgh")) for i in range(3)]
+    live = testing.script(batches, schema=SCHEMA, bounded=False, ends=True)
+    keyed = live.event_time("at", delay="1000s").key_by("k")
+    job = keyed.scan(balance, 0.0, schema={"total": "double"}).start(on=engine)
+    assert job.wait(60)
+    assert [stage.keys for stage in job.progress().stages if stage.keys] == [9]
+
+
+def test_records_as_they_come(engine: Any) -> None:
+    """In the order of the input, whatever their times."""
+    rows = some(17, count=3000)
+    found = stream(rows).key_by("k").scan(balance, 0.0, schema={"t": "double"}, order="arrival")
+    wanted: dict[Any, list[Any]] = defaultdict(list)
+    totals: dict[Any, float] = defaultdict(float)
+    for row in rows:
+        totals[row["k"]] += row["x"]
+        wanted[row["k"]].append((row["at"], totals[row["k"]]))
+    assert by_key(found.collect(on=engine)) == wanted
+
+
+@pytest.mark.parametrize("order", ["event", "arrival"])
+def test_records_of_a_key_reach_a_sink_in_order(engine: Any, tmp_path: Any, order: str) -> None:
+    rows = sorted(some(18, count=2000), key=lambda row: row["at"])
+    batches = [testing.records(*rows[i : i + 100]) for i in range(0, len(rows), 100)]
+    live = testing.script(batches, schema=SCHEMA, bounded=False, ends=True, at_once=4)
+    keyed = live.event_time("at", delay="10s").key_by("k")
+    counted = keyed.scan(lambda n, row: (n + 1, n), 0, schema={"n": "bigint"}, order=order)
+    got: dict[Any, list[int]] = defaultdict(list)
+
+    def take(table: Any) -> None:
+        for k, n in zip(table["k"].to_pylist(), table["n"].to_pylist(), strict=True):
+            got[k].append(n)
+
+    job = counted.start(to=take, on=engine)
+    assert job.wait(120)
+    assert sum(map(len, got.values())) == len(rows)
+    assert all(numbers == list(range(len(numbers))) for numbers in got.values())

@@ -163,6 +163,10 @@ PIPELINES: dict[str, Pipeline] = {
     "lead, then windows": lambda s, _: s.key_by("k").lead(1, within="4s", after="v")
     .window(hr.tumbling("5s")).agg(n=hr.count("after")),
     "rank": lambda s, _: s.key_by("k").rank(),
+    "deduplicate": lambda s, o: s.union(o, s).select("k", "v", "at").deduplicate("k", "v", "at"),
+    "deduplicate, within": lambda s, _: s.union(s).select("k", "v", "at").deduplicate(
+        "k", "v", "at", within="1ms"
+    ),
     "shuffle": lambda s, _: s.select("k", "at").shuffle().key_by("k").window(hr.tumbling("4s"))
     .count(),
     "max_parallelism": lambda s, _: s.select("k", "v").max_parallelism(1),

@@ -1,7 +1,7 @@
 """TPCx-BB query 1: which items are sold together most often, each hour?
 
-Of tickets of five stores, every two different items of three categories are a pair; pairs sold
-more than 50 times in a window are ranked, and the first hundred told.
+Every two different items of three categories on a ticket of five stores are a pair. Of the pairs
+sold more than 50 times in a window, the top 100 are emitted.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def reference(inputs: dict[str, pa.Table]) -> set[tuple[Any, ...]]:
     hours: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
     for (hour, _), bought in tickets.items():
         hours[hour].update(combinations(sorted(bought), 2))
-    found = set()
+    best = set()
     for hour, pairs in hours.items():
         start, end = hour * HOUR * 1_000_000, (hour + 1) * HOUR * 1_000_000
         ranked = sorted((-n, pair) for pair, n in pairs.items() if n > OFTEN)
-        found |= {(start, end, *pair, -n) for n, pair in ranked[:TOP]}
-    return found
+        best |= {(start, end, *pair, -n) for n, pair in ranked[:TOP]}
+    return best
 
 
 APP = app(

@@ -1,7 +1,7 @@
-"""TPCx-BB query 15: which categories sell no better as a year goes by, in a given store?
+"""TPCx-BB query 15: categories with flat or declining sales in a given store, each year.
 
-What a category sells in a day is regressed on the day of the year; slopes of nought or less are
-told with their intercepts. What is paid counts in whole cents, so that the sums are exact.
+A category's daily net sales are regressed on the day of the year; slopes of zero or less are
+emitted with their intercepts. Sales are in whole cents, so that sums are exact.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ def reference(inputs: dict[str, pa.Table]) -> set[tuple[Any, ...]]:
     points: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for (category, day), net in days.items():
         points[category, day // 365].append((day % 365, net))
-    found = set()
+    declining = set()
     for (category, year), some in points.items():
         n, x, y = len(some), sum(x for x, _ in some), sum(y for _, y in some)
         over = n * sum(x * y for x, y in some) - x * y
         under = n * sum(x * x for x, _ in some) - x * x
         if under > 0 and over <= 0:
             slope = over / under
-            found.add((category, year * YEAR * 1_000_000, slope, (y - slope * x) / n))
-    return found
+            declining.add((category, year * YEAR * 1_000_000, slope, (y - slope * x) / n))
+    return declining
 
 
 APP = app(
-    "bb_q15", "categories that sell no better over a year (TPCx-BB)", 4_000_000,
+    "bb_q15", "categories with declining sales over a year (TPCx-BB)", 4_000_000,
     StreamApp(
         partial(sales, seconds=DAY), pipeline, hr.tumbling("365 days"), 10_000, DAY, DAY // 20
     ),

@@ -1,7 +1,7 @@
-"""TPCx-BB query 2: which items are looked at together with a given one, each day?
+"""TPCx-BB query 2: which items are viewed together with a given one, each day?
 
-Clicks of a user with less than an hour between them are a session; the 30 items that are in the
-most sessions with the given item are told.
+Clicks of a user with less than an hour between them are a session. The 30 items that share the most
+sessions with the given item are emitted.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ def reference(inputs: dict[str, pa.Table]) -> set[tuple[Any, ...]]:
 
 def top(days: dict[int, Counter[int]], k: int) -> set[tuple[Any, ...]]:
     """The most frequent of each day, ties by number."""
-    found = set()
+    best = set()
     for day, counts in days.items():
         start, end = day * DAY * 1_000_000, (day + 1) * DAY * 1_000_000
         ranked = sorted((-n, item) for item, n in counts.items())
-        found |= {(start, end, item, -n) for n, item in ranked[:k]}
-    return found
+        best |= {(start, end, item, -n) for n, item in ranked[:k]}
+    return best
 
 
 APP = app(
-    "bb_q2", "items looked at together with one (TPCx-BB)", 2_000_000,
+    "bb_q2", "items viewed together with a given one (TPCx-BB)", 2_000_000,
     StreamApp(clicks, pipeline, hr.tumbling("1 day"), 250_000, EPOCH, EPOCH // 20), reference,
 )  # fmt: skip

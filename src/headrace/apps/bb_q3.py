@@ -1,7 +1,7 @@
-"""TPCx-BB query 3: what did people look at before they bought a given item, each day?
+"""TPCx-BB query 3: which items are viewed before a given one is bought, each day?
 
-Of each user the last five items looked at are known; when the given item is bought, those of the
-ten days before count. The 30 that count most often are told.
+The last five items that each user viewed are kept. When the user buys the given item, those viewed
+in the ten days before are counted; the 30 with the highest counts are emitted.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ EMPTY = np.zeros(1, dtype=[("item", "i8", LAST), ("second", "i8", LAST), ("n", "
 VIEWS = [f"view{i}" for i in range(LAST)]
 
 
-def looked(state: Any, row: Any) -> Any:
-    """The last items looked at when the item is bought, nought for those of long ago."""
+def views_before(state: Any, row: Any) -> Any:
+    """The last items viewed when the item is bought, 0 for those of more than ten days ago."""
     if not row.bought:
         place = state["n"] % LAST
         state["item"][place] = row.item
@@ -47,7 +47,7 @@ def pipeline(inputs: dict[str, hr.Stream], window: Any) -> hr.Stream:
         .filter(col("user").is_not_null())
         .select("at", "user", "item", second="unix_seconds(at)", bought="sale is not null")
         .key_by("user")
-        .scan(looked, EMPTY, schema=dict.fromkeys(VIEWS, "bigint"))
+        .scan(views_before, EMPTY, schema=dict.fromkeys(VIEWS, "bigint"))
         .flat_map(hr.array(*VIEWS), name="item")
         .filter(col("item") > 0)
         .key_by("item")
@@ -74,6 +74,6 @@ def reference(inputs: dict[str, pa.Table]) -> set[tuple[Any, ...]]:
 
 
 APP = app(
-    "bb_q3", "items looked at before one is bought (TPCx-BB)", 2_000_000,
+    "bb_q3", "items viewed before a given one is bought (TPCx-BB)", 2_000_000,
     StreamApp(clicks, pipeline, hr.tumbling("1 day"), 250_000, EPOCH, EPOCH // 20), reference,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""TPCx-BB query 4: how many pages has a visit that leaves a cart behind, in the mean, each day?
+"""TPCx-BB query 4: the mean number of pages in sessions with an abandoned cart, each day.
 
 Clicks of a user with less than an hour between them are a session. A click on a dynamic page puts
 something into the cart; a session with such a click after its last order is abandoned.
@@ -21,13 +21,13 @@ CART, ORDER = pages("dynamic"), pages("order")
 
 
 def pipeline(inputs: dict[str, hr.Stream], window: Any) -> hr.Stream:
-    second = hr.sql("unix_micros(at)")
+    moment = hr.sql("unix_micros(at)")
     return (
         inputs["clicks"]
         .filter(col("user").is_not_null())
         .with_columns(
-            cart=hr.when(col("page").is_in(CART)).then(second).otherwise(-1),
-            order=hr.when(col("page").is_in(ORDER)).then(second).otherwise(-1),
+            cart=hr.when(col("page").is_in(CART)).then(moment).otherwise(-1),
+            order=hr.when(col("page").is_in(ORDER)).then(moment).otherwise(-1),
         )
         .key_by("user")
         .window(hr.session("1h"))
@@ -52,6 +52,6 @@ def reference(inputs: dict[str, pa.Table]) -> set[tuple[Any, ...]]:
 
 
 APP = app(
-    "bb_q4", "pages of visits that leave a cart behind (TPCx-BB)", 2_000_000,
+    "bb_q4", "pages of sessions with an abandoned cart (TPCx-BB)", 2_000_000,
     StreamApp(clicks, pipeline, hr.tumbling("1 day"), 250_000, EPOCH, EPOCH // 20), reference,
 )  # fmt: skip

@@ -1,9 +1,9 @@
-"""Fraud detection (Multicore study): transactions that do not follow from the ones before.
+"""Fraud detection (Multicore study): unlikely sequences of a customer's transactions.
 
 A transaction has one of 18 states: its amount (low, medium, high), its kind (normal, high ticket)
-and the time since the last (long, normal, short). A Markov model says how likely each follows
-another; of each customer's last transactions the mean unlikelihood is the score, and a score above
-the threshold is an alert.
+and the time since the last one (long, normal, short). A Markov model has the probability P of each
+state after each other. The score of a customer's last transactions is the mean of 1 - P over
+consecutive pairs; a score above the threshold is an alert.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def tables(records: int, seed: int, per_second: int, early: int) -> dict[str, pa
 
 
 def coded(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The states as their numbers."""
+    """States as numbers, so that the step of the scan can be compiled."""
     codes = pc.index_in(batch.column("state"), pa.array(STATES)).cast(pa.int64())
     return batch.set_column(batch.schema.get_field_index("state"), "state", codes)
 
@@ -85,15 +85,15 @@ def pipeline(inputs: dict[str, hr.Stream], window: Any) -> hr.Stream:
 
 def reference(inputs: dict[str, pa.Table]) -> set[tuple[Any, ...]]:
     held: dict[str, deque[int]] = defaultdict(lambda: deque(maxlen=WINDOW))
-    found = set()
+    alerts = set()
     columns = ("customer", "transaction", "state")
     for at, customer, transaction, state in in_order(inputs["transactions"], *columns):
         last = held[customer]
         last.append(STATES.index(state))
         score = sum(1 - MODEL[a, b] for a, b in pairwise(last)) / (WINDOW - 1)
         if len(last) == WINDOW and score > THRESHOLD:
-            found.add((customer, at, transaction, float(score)))
-    return found
+            alerts.add((customer, at, transaction, float(score)))
+    return alerts
 
 
 APP = app(

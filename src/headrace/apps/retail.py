@@ -17,7 +17,7 @@ from headrace.apps.streams import in_order, times
 
 ITEMS, CUSTOMERS, STORES, CATEGORIES, PAGES = 18_000, 100_000, 12, 10, 60
 HOT = (1, 6001, 10_001, 16_001)
-"""The items that are clicked and sold most."""
+"""The items that are clicked and sold most often."""
 ITEM = 10_001
 """The item that queries ask about."""
 KINDS = ("general", "order", "welcome", "ad", "feedback", "protected", "dynamic", "review")
@@ -48,7 +48,7 @@ def clicks(records: int, seed: int, per_epoch: int, early: int) -> dict[str, pa.
     place = np.arange(known) - np.searchsorted(visit, visit)
     begins = rng.random(len(sizes)) * span
     minutes = 60 * (place + rng.random(known))
-    # Where each click is among all; their times are those of a steady rate.
+    # Only the order of the clicks is random; their times are those of a steady rate.
     order = np.argsort(np.append(begins[visit] + minutes, rng.random(records - known) * span))
     sold = (place == sizes[visit] - 1) & (visit % 5 == 0)
     user = np.append(rng.integers(0, CUSTOMERS, len(sizes))[visit], np.full(records - known, -1))
@@ -88,7 +88,7 @@ def sales(records: int, seed: int, per_epoch: int, early: int, seconds: int) -> 
 
 
 def sessions(table: pa.Table, *columns: str) -> list[tuple[int, list[tuple[Any, ...]]]]:
-    """Sessions of users for the references: when each is over, and its clicks in order."""
+    """Sessions of users for the references: the end of each, and its clicks in order."""
     users: dict[int, list[list[tuple[Any, ...]]]] = defaultdict(list)
     for at, user, *rest in in_order(table, "user", *columns):
         if user is None:
@@ -96,4 +96,4 @@ def sessions(table: pa.Table, *columns: str) -> list[tuple[int, list[tuple[Any, 
         if not users[user] or at - users[user][-1][-1][0] >= HOUR * 1_000_000:
             users[user].append([])
         users[user][-1].append((at, *rest))
-    return [(s[-1][0] + HOUR * 1_000_000, s) for found in users.values() for s in found]
+    return [(s[-1][0] + HOUR * 1_000_000, s) for of_user in users.values() for s in of_user]

@@ -17,7 +17,7 @@ EMPTY = np.zeros(1, dtype=[("ring", "f8", LAST), ("total", "f8"), ("n", "i8")])[
 
 
 def tables(records: int, seed: int, per_second: int, early: int) -> dict[str, pa.Table]:
-    """Temperatures as a laboratory's sensors tell them, in steps of 1/64 of a degree."""
+    """Temperatures of a laboratory's sensors, in steps of 1/64 degree so that sums are exact."""
     rng = np.random.default_rng([seed, 13])
     sensor = rng.integers(0, SENSORS, records)
     day = np.sin(np.arange(records) * (2 * np.pi / 500_000)) + sensor / 10
@@ -28,12 +28,12 @@ def tables(records: int, seed: int, per_second: int, early: int) -> dict[str, pa
 
 
 def spike(state: Any, row: Any) -> Any:
-    """The value goes into the ring; it and the mean come out if they are far from each other."""
+    """Put the value into the ring; emit the mean if the value is far from it."""
     place = state["n"] % LAST
     state["total"] += row.value - state["ring"][place]
     state["ring"][place] = row.value
     state["n"] += 1
-    if place == LAST - 1:  # the total anew, so that its rounding errors do not add up
+    if place == LAST - 1:  # sum again, so that rounding errors do not accumulate
         total = 0.0
         for value in state["ring"]:
             total += value
@@ -51,13 +51,13 @@ def pipeline(inputs: dict[str, hr.Stream], window: Any) -> hr.Stream:
 
 def reference(inputs: dict[str, pa.Table]) -> set[tuple[Any, ...]]:
     held: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=LAST))
-    found = set()
+    alerts = set()
     for at, sensor, value in in_order(inputs["readings"], "sensor", "value"):
         held[sensor].append(value)
         mean = sum(held[sensor]) / len(held[sensor])
         if abs(value - mean) > FAR * mean:
-            found.add((sensor, at, value, mean))
-    return found
+            alerts.add((sensor, at, value, mean))
+    return alerts
 
 
 APP = app(

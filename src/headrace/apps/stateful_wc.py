@@ -1,6 +1,6 @@
-"""Stateful word count (Multicore study): a running count of each word, told whenever it is seen.
+"""Stateful word count (Multicore study): a running count per word, emitted for each word seen.
 
-Counts never expire; of words at one time the one first in the input counts first.
+Counts never expire. Words at the same time are counted in the order of the input.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def pipeline(inputs: dict[str, hr.Stream], window: Any) -> hr.Stream:
 
 def reference(inputs: dict[str, pa.Table]) -> set[tuple[Any, ...]]:
     counts: Counter[str] = Counter()
-    found = set()
+    running = set()
     for at, line in in_order(inputs["lines"], "line"):
         for word in re.findall("[a-z]+", line.lower()):
             counts[word] += 1
-            found.add((at, word, counts[word]))
-    return found
+            running.add((at, word, counts[word]))
+    return running
 
 
 APP = app(

@@ -19,7 +19,8 @@ from headrace.checkpoints.control import checkpoint_folder
 from headrace.errors import PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import AVAILABLE_NOW, Output
-from headrace.plan.explain import LOCK, scan_place
+from headrace.kernels.scans import scan_place
+from headrace.plan.explain import LOCK
 from headrace.plan.nodes import (
     EventTime,
     External,

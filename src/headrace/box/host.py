@@ -93,6 +93,11 @@ class Hosted:
     def nbytes(self) -> int:
         return self.shards.nbytes
 
+    @property
+    def keys_held(self) -> int:
+        """The keys that its states remember."""
+        return sum(state.keys_held for state in self.shards.states)
+
     def promised(self) -> int:
         """What those downstream have been promised."""
         reached = min(self.shards.watermarks)

@@ -28,6 +28,7 @@ from headrace.box.evaluator import (
     evaluate,
 )
 from headrace.box.graph import Graph, refuse_unordered
+from headrace.box.host import Hosted
 from headrace.box.ingress import Ingress
 from headrace.box.manifest import Snapshot
 from headrace.box.ordered import Ordering
@@ -490,6 +491,7 @@ class Run:
                         busy=v.busy,
                         watermark=v.watermark,
                         state_bytes=int(v.transform.nbytes) if v.outputs else 0,
+                        keys=v.transform.keys_held if isinstance(v.transform, Hosted) else 0,
                     )
                     for v in self.cascade.vertices
                 ),

@@ -9,6 +9,7 @@ records, and go on by number.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from headrace.box.host import Hosted, selected
 from headrace.box.reordering import LockingReorder, NonBlockingReorder, Reorder
 from headrace.box.worklists import HybridQueue, PartitionedQueue, SharedQueue, Worklist
 from headrace.errors import PlanError, nearest
-from headrace.kernels.aggregate import shards_of
+from headrace.kernels.aggregate import rows_by_shard
 from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.order import order_key, sort_rows
 from headrace.operators.scan import ScanState
@@ -157,12 +158,10 @@ class ByPartition(Restored):
             if count == 1:
                 yield 0, Part(None, rows, batch)  # type: ignore[arg-type]
                 continue
-            owners = shards_of([batch.column(name) for name in keys], batch.num_rows, count)
-            order = np.argsort(owners, kind="stable")
+            columns = [batch.column(name) for name in keys]
+            order, edges = rows_by_shard(columns, batch.num_rows, count)
             gathered = batch.take(as_column(order))
-            edges = np.searchsorted(owners[order], np.arange(count + 1)).tolist()
-            for shard in range(count):
-                start, end = edges[shard], edges[shard + 1]
+            for shard, (start, end) in enumerate(itertools.pairwise(edges)):
                 if end > start:
                     piece = gathered.slice(start, end - start)
                     yield shard, Part(None, rows[order[start:end]], piece)  # type: ignore[arg-type]

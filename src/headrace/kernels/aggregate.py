@@ -6,6 +6,7 @@ states. A ``Merge`` takes such bundles for one shard and gives the results. Both
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ from headrace.kernels.expressions.casts import cast
 from headrace.kernels.expressions.hashing import hash_columns, hashable
 from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.group import Grouper, normal_key
+from headrace.kernels.native import panes
 from headrace.kernels.words import WordTable
 from headrace.plan.nodes import Explode, GroupBy, Narrow
 from headrace.plan.prune import columns_of
@@ -291,12 +293,15 @@ def by_shard(
     if shards == 1:
         yield 0, batch
         return
-    owner = shards_of(keys, batch.num_rows, shards)
-    order = np.argsort(owner, kind="stable")
-    ends = np.searchsorted(owner[order], np.arange(shards), side="right")
+    order, edges = rows_by_shard(keys, batch.num_rows, shards)
     gathered = batch.take(as_column(order))
-    start = 0
-    for shard, end in enumerate(ends.tolist()):
+    for shard, (start, end) in enumerate(itertools.pairwise(edges)):
         if end > start:
             yield shard, gathered.slice(start, end - start)
-        start = end
+
+
+def rows_by_shard(keys: Sequence[pa.Array], rows: int, shards: int) -> tuple[Any, list[int]]:
+    """The rows in the order of their shards, each shard's in order; and where each begins."""
+    order, starts = np.empty(rows, np.int64), np.empty(shards + 1, np.int64)
+    panes.split_rows(shards_of(keys, rows, shards).astype(np.int64, copy=False), 0, starts, order)
+    return order, starts.tolist()

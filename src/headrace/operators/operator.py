@@ -90,6 +90,11 @@ class State:
         """The memory it holds beside its store."""
         return 0
 
+    @property
+    def keys_held(self) -> int:
+        """The keys it remembers for as long as they are not told otherwise."""
+        return 0
+
     def take(self, parts: Iterable[Part], watermarks: Sequence[int]) -> Iterator[Result]:
         """Take in parts, then go on to the watermarks of the inputs; the results there are."""
         raise NotImplementedError

@@ -202,9 +202,9 @@ class ScanState(State):
         return int(pending) + self.keys.nbytes + self.steps.nbytes
 
     @property
-    def groups(self) -> int:
-        """The keys that have a state."""
-        return int(self.keys.there.sum())
+    def keys_held(self) -> int:
+        unread = (self.kept.slices.get(bucket, ()) for bucket in list(self.unread))
+        return int(self.keys.there.sum()) + sum(int(rows) for kept in unread for _, rows, _ in kept)
 
     def take(self, parts: Iterable[Part], watermarks: Sequence[int]) -> Iterator[Result]:
         yield from enumerate(self._taken(parts, watermarks))

@@ -7,21 +7,11 @@ from html import escape
 
 import pyarrow as pa
 
-from headrace.plan.nodes import Narrow, Node, Scan
+from headrace.plan.nodes import Narrow, Node
 from headrace.plan.stages import Stage, in_order, stages_of
 from headrace.types import type_name
 
 LOCK = "Python, holds the interpreter lock"
-
-
-def scan_place(node: Scan) -> str:
-    """How a scan's step runs: compiled, or as Python and why."""
-    from headrace.kernels.scans import not_compiled
-
-    if not node.python:
-        return ""
-    why = not_compiled(node)
-    return "compiled by Numba" if why is None else f"{LOCK}: {why}"
 
 
 class Text(str):

@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.errors import EngineError, PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import Job, Output
-from headrace.plan.explain import LOCK, scan_place
+from headrace.plan.explain import LOCK
 from headrace.plan.nodes import (
     External,
     Join,
@@ -184,6 +184,8 @@ class Spark:
 
 
 def _scan_place(head: Node) -> str:
+    from headrace.kernels.scans import scan_place
+
     how = scan_place(head) if isinstance(head, Scan) else ""
     return f"; {how}" if how else ""
 

@@ -185,6 +185,7 @@ class LevelProgram:
                 yield from sender.to_all(target, message)
             counted = {"operator": hosted.number, "out": given, "bundles": len(parts)}
             counted["records"] = sum(part.batch.num_rows for part in parts)
+            counted["keys"] = state.keys_held
             yield sender.report({**counted, "shard": shard, "watermark": promised})
         note["watermarks"] = {name: f.saved() for name, f in frontiers.items()}
         save(json.dumps(note))

@@ -47,6 +47,7 @@ class _Counted:
     bad: int = 0
     bundles: int = 0
     watermarks: dict[int, int] = field(default_factory=dict)
+    keys: dict[int, int] = field(default_factory=dict)
     """Of an operator's shards."""
 
 
@@ -287,6 +288,7 @@ class SparkJob(Shown):
         counted.out += said["out"]
         counted.records += said["records"]
         counted.watermarks[said["shard"]] = said["watermark"]
+        counted.keys[said["shard"]] = said["keys"]
 
     def _note(self, text: str) -> None:
         self._notes = [*self._notes[-99:], text]
@@ -343,6 +345,7 @@ class SparkJob(Shown):
                     busy=self._busy,
                     watermark=min(shards, default=BEGINNING),
                     state_bytes=0 if state is None else int(state["memoryUsedBytes"]),
+                    keys=sum(counted.keys.values()),
                 )
             )
         return Progress(

@@ -11,10 +11,19 @@ from headrace.kernels.scans.running import RunningSteps
 from headrace.kernels.scans.shift import LagSteps, LeadSteps
 from headrace.kernels.scans.steps import Records, Steps
 from headrace.kernels.scans.user import UserSteps
+from headrace.plan.explain import LOCK
 from headrace.plan.nodes import Scan
 from headrace.plan.scans import OnceStep, RankStep, RunningStep, ShiftStep, UserStep
 
-__all__ = ["Records", "Steps", "not_compiled", "steps_of"]
+__all__ = ["Records", "Steps", "not_compiled", "scan_place", "steps_of"]
+
+
+def scan_place(node: Scan) -> str:
+    """How a scan's step runs: compiled, or as Python and why; nothing where it is ours."""
+    if not node.python:
+        return ""
+    why = not_compiled(node)
+    return "compiled by Numba" if why is None else f"{LOCK}: {why}"
 
 
 def not_compiled(node: Scan) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.kernels.native import panes
 from headrace.windows import BEGINNING, FOREVER
 
 
@@ -96,7 +97,12 @@ def grown(values: Any, room: int, fill: Any) -> Any:
 
 def by_slot(slots: Any) -> tuple[Any, Any]:
     """The rows in the order of their slots, each slot's in order; and where a slot begins."""
-    order = np.argsort(slots, kind="stable")
+    most = int(slots.max(initial=-1)) + 1
+    if most <= 2 * slots.size:  # few enough to count
+        order, starts = np.empty(slots.size, np.int64), np.empty(most + 1, np.int64)
+        panes.split_rows(slots, 0, starts, order)
+    else:
+        order = np.argsort(slots, kind="stable")
     sorted_slots = slots[order]
     first = np.ones(slots.size, np.bool_)
     first[1:] = sorted_slots[1:] != sorted_slots[:-1]
