@@ -3,6 +3,7 @@
 Every job runs once to warm up, then all by turns on the same input; the results must be equal.
 A ratio says how many times as fast the first is as the second. Streaming apps are replayed from
 memory; with --target the highest rate is sought at which their output delay stays below it.
+"headrace bench ordered" measures what it costs the box to keep the order of a stream.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from headrace.bench import checkpoints, streams
 from headrace.bench.jobs import jobs_for
 from headrace.bench.runner import measure
 from headrace.box.engine import SCHEDULERS, Box
+from headrace.cli import ordered
 from headrace.cli.targets import form_of, generated
 from headrace.errors import PlanError
 from headrace.spark.engine import Spark
@@ -27,7 +29,12 @@ from headrace.windows import AnyWindow, duration, sliding, tumbling
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("app", metavar="APP", help="an app's name; 'headrace apps' lists them")
+    parser.add_argument(
+        "app",
+        metavar="APP",
+        help="an app's name, 'headrace apps' lists them; or 'ordered', for the experiments on "
+        "ordered streams",
+    )
     parser.add_argument(
         "--on",
         metavar="ENGINE,…",
@@ -86,13 +93,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what a checkpoint on the box costs, every second unless told",
     )
     stream.add_argument("--profile", action="store_true", help="show where time goes")
+    ordered.add_arguments(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     console, notes = Console(), Console(stderr=True)
-    app = apps.load(arguments.app)
     if arguments.rounds < 5:
         raise PlanError("--rounds: fewer than 5 rounds say little on a shared machine")
+    if arguments.app == "ordered":
+        return _reported(ordered.measured(arguments, console, notes), arguments.json)
+    if arguments.only or arguments.plots:
+        raise PlanError("--only and --plots are for 'headrace bench ordered'")
+    app = apps.load(arguments.app)
     if arguments.in_order and arguments.scheduler not in (None, "in-order"):
         raise PlanError("--in-order is a scheduler; drop the other")
     scheduler = "in-order" if arguments.in_order else arguments.scheduler
@@ -106,8 +118,12 @@ def main(arguments: argparse.Namespace) -> int:
         report = _streaming(app, arguments, box, console, notes)
     else:
         report = _batch(app, arguments, box, console, notes)
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(report, indent=2) + "\n")
+    return _reported(report, arguments.json)
+
+
+def _reported(report: dict[str, Any], file: str | None) -> int:
+    if file:
+        Path(file).write_text(json.dumps(report, indent=2) + "\n")
     return 0 if report["equal"] else 1
 
 
