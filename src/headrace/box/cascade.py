@@ -27,7 +27,7 @@ from headrace.windows import BEGINNING, FOREVER
 
 if TYPE_CHECKING:
     from headrace.box.invariants import Checker
-    from headrace.box.ordered import Restored
+    from headrace.box.ordered import Restored, Settling
 
 
 class Lane:
@@ -75,8 +75,8 @@ class Vertex:
         """What keeps the order of what comes of them."""
         self.ringing = False
         """Whether timers that go by the clock are going off."""
-        self.settles: list[str] | None = None
-        """Columns by which what comes of a watermark is put in order; None to leave it."""
+        self.settles: Settling | None = None
+        """Puts what comes of a watermark in order."""
         self.given = self.taken = 0
         """The bundles that have come, and those that were taken."""
         self.python = False

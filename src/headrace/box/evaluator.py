@@ -16,7 +16,6 @@ from headrace.box.container import Container
 from headrace.box.desk import Seat
 from headrace.box.host import Outbox
 from headrace.box.ingress import Ingress
-from headrace.box.ordered import settled
 from headrace.operators.operator import Phases
 from headrace.windows import FOREVER
 
@@ -83,12 +82,13 @@ class WatermarkWork:
     Nobody waits for the tasks: whoever finishes the last one goes on with what comes after them.
     """
 
-    __slots__ = ("container", "left", "out", "phases", "run", "seconds", "tasks", "time")
+    __slots__ = ("begun", "container", "left", "out", "phases", "run", "seconds", "tasks", "time")
 
     def __init__(self, run: Run, container: Container, when: int | None) -> None:
         self.run, self.container, self.time = run, container, when
         self.out = Outbox(container.epoch, (when or 0,), 0, container.lane.number)
         self.out.watermark = when
+        self.begun = time.perf_counter()
         self.phases: Phases | None = None
         self.tasks: list[Callable[[], None]] | None = None
         self.left = 0
@@ -103,16 +103,20 @@ class WatermarkWork:
             self.out.worker = worker
             self.phases = self.container.lane.vertex.transform.on_watermark(self.time, self.out)
         self.tasks = None if self.phases is None else next(self.phases, None)
+        settles = self.container.lane.vertex.settles
+        if self.tasks is None and settles is not None:
+            self.out.bundles = settles(self.out.bundles)
         self.seconds = time.perf_counter() - start
 
     def complete(self) -> None:
         """Share out its next tasks, or finish. The lock is held."""
         run, container = self.run, self.container
         container.lane.vertex.busy += self.seconds
-        order = container.lane.vertex.settles
-        if order is None or self.tasks is None:
+        if container.lane.vertex.settles is None or self.tasks is None:
             bundles, self.out.bundles = self.out.bundles, []
-            run.cascade.emit(container, bundles if order is None else settled(bundles, order))
+            for bundle in bundles:
+                bundle.begun = self.begun
+            run.cascade.emit(container, bundles)
         if self.time == FOREVER:
             self.out.watermark = FOREVER  # whatever a transform made of it: the input has ended
         if self.tasks is None:

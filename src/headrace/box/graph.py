@@ -15,7 +15,7 @@ from headrace.box.clock import Clock
 from headrace.box.host import Hosted, Stateless
 from headrace.box.ingress import Ingress
 from headrace.box.invariants import Checker
-from headrace.box.ordered import ByPartition, Ordering, Restored
+from headrace.box.ordered import ByPartition, Ordering, Restored, Settling
 from headrace.box.pace import Pace
 from headrace.checkpoints.numbering import sources_of
 from headrace.errors import PlanError
@@ -305,15 +305,16 @@ class Graph:
         return made
 
 
-def _settling(node: Node) -> list[str]:
-    """The columns that say the order of what a step gives at a watermark."""
-    names = [END, START] if isinstance(node, GroupBy) else []
-    if isinstance(node, Scan) and node.clock is not None:
-        names += node.clock.columns
-    keys = (
-        [n for n, _ in node.keys] if isinstance(node, GroupBy) else list(getattr(node, "keys", ()))
-    )
-    return [n for n in dict.fromkeys([*names, *keys]) if n in node.schema.names]
+def _settling(node: Node) -> Settling:
+    """The order of what a step gives at a watermark."""
+    times: list[str] = []
+    keys: list[str] = list(getattr(node, "keys", ()))
+    if isinstance(node, GroupBy):
+        times, keys = [END, START], [name for name, _ in node.keys]
+    elif isinstance(node, Scan) and node.clock is not None:
+        times = list(node.clock.columns)
+    known = node.schema.names
+    return Settling(tuple(n for n in times if n in known), tuple(n for n in keys if n in known))
 
 
 def refuse_unordered(node: Node) -> None:

@@ -69,6 +69,9 @@ def _shards(operator: Operator, workers: int) -> int:
     """How many shards to have: a power of two."""
     if operator.is_shared:  # more of them, so that few workers seldom meet at one
         return _SHARED_SHARDS
+    if isinstance(operator, Scanned) and not operator.node.by_time:
+        # So that few keys with many records do not keep one worker busy and the others waiting.
+        return min(64, 1 << (4 * workers - 1).bit_length())
     # Where records go to their shards one by one, more shards are more hand-overs.
     shards = min(workers, _MANY_SHARDS) if operator.emits_early else workers
     return 1 << (shards - 1).bit_length()

@@ -24,9 +24,8 @@ from headrace.box.host import Hosted, selected
 from headrace.box.reordering import LockingReorder, NonBlockingReorder, Reorder
 from headrace.box.worklists import HybridQueue, PartitionedQueue, SharedQueue, Worklist
 from headrace.errors import PlanError, nearest
-from headrace.kernels.aggregate import rows_by_shard
-from headrace.kernels.expressions.kernel import as_column
-from headrace.kernels.order import order_key, sort_rows
+from headrace.kernels.aggregate import key_hashes, rows_by_shard
+from headrace.kernels.expressions.kernel import as_column, numbers
 from headrace.operators.scan import ScanState
 
 if TYPE_CHECKING:
@@ -61,16 +60,25 @@ class Ordering:
                 raise PlanError(f"Ordering: there is no {name!r}{nearest(str(name), known)}")
 
 
-def settled(bundles: list[Bundle], names: list[str]) -> list[Bundle]:
-    """What came of a watermark as one bundle, in the order of some columns."""
-    if not bundles:
-        return bundles
-    bundles = sorted(bundles, key=lambda bundle: bundle.order)
-    batch = pa.concat_batches([bundle.batch for bundle in bundles])
-    keys = [order_key(batch.column(name)) for name in names]
-    if keys:
-        batch = batch.take(pa.array(sort_rows(keys, [False] * len(keys))))
-    return [Bundle(batch, bundles[0].order, bundles[0].epoch)]
+@dataclass(frozen=True)
+class Settling:
+    """How what comes of a watermark is put in order: by time, and by the hash of its key."""
+
+    times: tuple[str, ...]
+    keys: tuple[str, ...]
+
+    def __call__(self, bundles: list[Bundle]) -> list[Bundle]:
+        """The same as one bundle, in order."""
+        if not bundles:
+            return bundles
+        bundles = sorted(bundles, key=lambda bundle: bundle.order)
+        batch = pa.concat_batches([bundle.batch for bundle in bundles])
+        ranks = [numbers(batch.column(name), np.int64) for name in self.times]
+        if self.keys:
+            ranks.append(key_hashes([batch.column(n) for n in self.keys], batch.num_rows))
+        if ranks:
+            batch = batch.take(as_column(np.lexsort(ranks[::-1])))
+        return [Bundle(batch, bundles[0].order, bundles[0].epoch)]
 
 
 class Restored:
