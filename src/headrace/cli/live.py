@@ -71,18 +71,22 @@ def view(name: str, progress: Progress, newest: Newest | None = None) -> Group:
         "dim",
     )
     table = Table(show_edge=False, pad_edge=False, box=None, header_style="dim")
-    for heading in ("", "records", "busy s", "state MB", "keys", "watermark"):
+    scans = any(stage.keys for stage in progress.stages)
+    for heading in ("", "records", "busy s", "state MB", *(["keys"] if scans else []), "watermark"):
         table.add_column(
             heading, justify="left" if heading in ("", "watermark") else "right", no_wrap=True
         )
     for source in progress.sources:
         mark = "" if source.watermark is None else show_time(source.watermark)
-        table.add_row(f"  {_short(source.name)}", f"{source.records:,}", "", "", "", mark)
+        more_columns = [""] if scans else []
+        table.add_row(
+            f"  {_short(source.name)}", f"{source.records:,}", "", "", *more_columns, mark
+        )
     for stage in progress.stages:
         state = f"{stage.state_bytes / 1e6:.1f}" if stage.state_bytes else ""
-        keys = f"{stage.keys:,}" if stage.keys else ""
+        keys = [f"{stage.keys:,}" if stage.keys else ""] if scans else []
         table.add_row(
-            f"  {_short(stage.name)}", f"{stage.records_in:,}", f"{stage.busy:.1f}", state, keys,
+            f"  {_short(stage.name)}", f"{stage.records_in:,}", f"{stage.busy:.1f}", state, *keys,
             show_time(stage.watermark),
         )  # fmt: skip
     waits = [f"{source.name}: {source.waits}" for source in progress.sources if source.waits]
