@@ -79,3 +79,23 @@ def test_a_state_of_another_type_is_refused(tmp_path: Path, box_engine: hr.Box) 
         else:
             with pytest.raises(hr.PlanError, match="scan"):
                 outlet.start(on=box_engine, **said)
+
+
+def test_records_that_sleep_in_the_store_are_not_forgotten(engine: Any, tmp_path: Path) -> None:
+    """What is due comes, while what was there before it waits."""
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    scanned = timed(folder).key_by("k").scan(_count, 0, schema={"n": "bigint"}, keep="v")
+    times = [(0, 50), (52, 48, 49.5), (51, 53, 54), (60, 58), (59, 61, 62, 90)]
+    number = 0
+    for i, each in enumerate(times):
+        rows = [{"k": "a", "v": number + j, "at": float(EPOCH + t)} for j, t in enumerate(each)]
+        number += len(each)
+        put(folder, f"{i}.csv", rows)
+        job = scanned.write_parquet(out).start(
+            on=engine, checkpoint=tmp_path / "state", trigger="available-now"
+        )
+        assert job.wait(PATIENCE)
+    found = hr.read_parquet(out).collect(on="box").sort_by("n")
+    flat = [(t, v) for v, t in enumerate(t for each in times for t in each)]
+    assert found["v"].to_pylist() == [v for t, v in sorted(flat) if t < 87]

@@ -141,8 +141,12 @@ def _rest(notes: Iterable[Note]) -> Note:
             elif isinstance(value, list):
                 together[name] = [max(pair) for pair in zip(before, value, strict=True)]
             elif isinstance(value, int):
-                together[name] = min(before, value) if name == "due" else max(before, value)
+                together[name] = min(before, value) if name in _EARLIEST else max(before, value)
     return together
+
+
+_EARLIEST = ("due", "low")
+"""What shards note of which the earliest is that of all."""
 
 
 def old_first(state: JobState) -> JobState:

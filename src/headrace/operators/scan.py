@@ -186,9 +186,12 @@ class ScanState(State):
         self.operator, self.node, self.note = operator, operator.node, note
         self.waiting = Retained(store, note, 0, operator.schema)
         self.kept = Retained(store, note, 1, operator.kept_schema)
-        self.pending: list[Held] | None = None
+        self.pending: list[Held] = []
         self.saved = 0
-        """How many of those that are pending the store has."""
+        """How many of those that are pending the store has; -1 if it must be told all anew."""
+        self.stored = len(self.waiting.slices.get(0, ()))
+        self.asleep = self.stored > 0
+        """Whether there are more in the store alone, where they stay until one is due."""
         self.given = 0
         """How many results there were."""
         self._new_table()
@@ -203,7 +206,7 @@ class ScanState(State):
 
     @property
     def nbytes(self) -> int:
-        pending = sum(held.batch.nbytes for held in list(self.pending or ()))
+        pending = sum(held.batch.nbytes for held in list(self.pending))
         return int(pending) + self.keys.nbytes + self.steps.nbytes
 
     @property
@@ -226,7 +229,7 @@ class ScanState(State):
         self.note["watermark"] = now
         new = [(part.order, part.batch) for part in parts if part.batch.num_rows]
         if self.node.by_time:
-            self._held().extend(self._hold(*each) for each in new)
+            self.pending.extend(self._hold(*each) for each in new)
             due = self._due(now) if now > before else None
         else:
             due = together(new, self.operator.schema, self.node.label) if new else None
@@ -244,11 +247,12 @@ class ScanState(State):
 
     # Records that wait
 
-    def _held(self) -> list[Held]:
-        if self.pending is None:
-            self.pending = [self._hold(*kept) for kept in self.waiting.load(0)]
-            self.saved = len(self.pending)
-        return self.pending
+    def _wake(self) -> None:
+        """Have the records at hand that are in the store alone."""
+        stored = [self._hold(*kept) for kept in self.waiting.load(0)[: self.stored]]
+        self.pending = stored + self.pending
+        self.saved += len(stored)
+        self.asleep = False
 
     def _hold(self, order: Order, batch: pa.RecordBatch) -> Held:
         assert self.node.clock is not None
@@ -257,9 +261,11 @@ class ScanState(State):
 
     def _due(self, now: int) -> pa.RecordBatch | None:
         """The records that no other can come before any more, by event time."""
+        if self.asleep and self.note.get("low", BEGINNING) < now:
+            self._wake()
         due: list[Held] = []
         left: list[Held] = []
-        for held in self._held():
+        for held in self.pending:
             if held.low >= now and now < FOREVER:
                 left.append(held)
             elif held.high < now or now == FOREVER:
@@ -270,7 +276,11 @@ class ScanState(State):
                 left.append(held.some(~mask))
         if not due:
             return None
-        self.pending, self.saved = left, -1
+        if self.asleep and self.saved:  # the store is told all anew
+            self._wake()
+            left = self.pending[: self.stored] + left
+        self.pending = left
+        self.saved = 0 if self.asleep else -1
         due.sort(key=lambda held: held.order)
         parts = [(held.order, held.batch) for held in due]
         batch = together(parts, self.operator.schema, self.node.label)
@@ -398,13 +408,17 @@ class ScanState(State):
 
     def save(self) -> None:
         held = self.pending
-        if held is not None and self.saved != len(held):
+        if self.saved != len(held):
             if self.saved < 0:
                 self.waiting.drop(0)
                 self.saved = 0
             for each in held[self.saved :]:
                 self.waiting.append(0, each.batch, each.order)
             self.saved = len(held)
+            lows = [each.low for each in held]
+            if self.asleep:
+                lows.append(self.note.get("low", BEGINNING))
+            self.note["low"] = min(lows, default=FOREVER)
         keys = self.keys
         touched = keys.touched[: keys.size]
         if not touched.any() and not self.changed:
