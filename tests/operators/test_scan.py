@@ -371,7 +371,7 @@ def test_any_records(engine: Any) -> None:
     times = st.integers(0, 12)
     record = st.tuples(st.sampled_from(["a", "b", None]), st.integers(-3, 3), times)
 
-    @for_all(engine, box=30, spark=3, found=st.lists(record, max_size=30))
+    @for_all(engine, box=8, spark=2, found=st.lists(record, max_size=30))
     def check(found: list[Any]) -> None:
         rows = [{"k": k, "v": v, "x": v / 2, "at": seconds(t)} for k, v, t in found]
         steps: list[tuple[Any, Any, Any]] = [
