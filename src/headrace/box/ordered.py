@@ -73,12 +73,32 @@ class Settling:
             return bundles
         bundles = sorted(bundles, key=lambda bundle: bundle.order)
         batch = pa.concat_batches([bundle.batch for bundle in bundles])
-        ranks = [numbers(batch.column(name), np.int64) for name in self.times]
+        times = [numbers(batch.column(name), np.int64) for name in self.times]
+        order = np.arange(batch.num_rows)
+        if times:
+            order = (
+                np.lexsort(times[::-1]) if len(times) > 1 else np.argsort(times[0], kind="stable")
+            )
         if self.keys:
-            ranks.append(key_hashes([batch.column(n) for n in self.keys], batch.num_rows))
-        if ranks:
-            batch = batch.take(as_column(np.lexsort(ranks[::-1])))
-        return [Bundle(batch, bundles[0].order, bundles[0].epoch)]
+            order = self._by_key(batch, order, times)
+        return [Bundle(batch.take(as_column(order)), bundles[0].order, bundles[0].epoch)]
+
+    def _by_key(self, batch: pa.RecordBatch, order: Any, times: list[Any]) -> Any:
+        """Rows in order of time, those of one time by the hashes of their keys."""
+        same = np.ones(max(0, order.size - 1), np.bool_)
+        for each in times:
+            same &= each[order[1:]] == each[order[:-1]]
+        tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+        rows = order[tied]
+        if rows.size:
+            some = as_column(rows)
+            hashes = key_hashes([batch.column(n).take(some) for n in self.keys], rows.size)
+            moment = np.cumsum(~np.insert(same, 0, False))[tied]
+            within = np.argsort(hashes, kind="stable")
+            within = within[np.argsort(moment[within], kind="stable")]
+            order = order.copy()
+            order[tied] = rows[within]
+        return order
 
 
 class Restored:
