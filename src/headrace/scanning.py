@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import typing
 from collections.abc import Callable, Sequence
@@ -95,7 +96,8 @@ class Scanning:
         """``scan`` with a function of Arrow batches: ``step(state, batch)``.
 
         It gets the records of one key that are due, in order, and returns the new state and a
-        table (or None). How many come at once depends on the engine and on the watermark.
+        table (or None). How many come at once depends on the engine and on the watermark. Where the
+        table has no event time of its own, it gets that of the first of the records.
         """
         return self._user_scan("scan_batches", step, state, schema, order, ttl, (), None)
 
@@ -297,8 +299,6 @@ def _gives(
     def sample() -> pa.RecordBatch | None:
         found = stream._sample()
         return None if found is None else found.select(list(fields))
-
-    import copy
 
     given: list[Any] = []
     now = state() if callable(state) else copy.deepcopy(state)

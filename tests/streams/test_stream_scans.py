@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace import testing
 from tests.conftest import PATIENCE
 from tests.streams.test_stream_kills import EPOCH
 from tests.streams.test_stream_state import put, timed
@@ -60,6 +61,60 @@ def test_a_job_that_stops_gives_what_is_due(engine: Any, tmp_path: Path) -> None
         assert job.wait(PATIENCE)
     found = hr.read_parquet(out).collect(on="box")["n"].to_pylist()
     assert sorted(found) == list(range(1, 40 + 17))
+
+
+def _again(n: int, row: Any, timer: Any) -> Any:
+    timer.after("3s")
+    return n + 1, None
+
+
+def _rings(n: int, time: Any, timer: Any) -> Any:
+    timer.after("3s")
+    return n, n
+
+
+@pytest.mark.parametrize("marks", [(20,), (4, 11, 20), ()])
+def test_a_timer_goes_off_until_its_key_is_forgotten(engine: Any, marks: tuple[int, ...]) -> None:
+    """Whatever watermarks there are, and however they are taken together."""
+    first, last = ({"k": k, "at": testing.seconds(t)} for k, t in (("a", 0), ("b", 30)))
+    between = [testing.watermark(testing.seconds(t)) for t in marks]
+    script = [testing.records(first), *between, testing.records(last)]
+    schema = {"k": "string", "at": "timestamp"}
+    live = testing.script(script, schema=schema, bounded=False, ends=True).event_time("at")
+    keyed = live.key_by("k")
+    job = keyed.scan(_again, 0, schema={"n": "bigint"}, on_timer=_rings, ttl="10s").start(on=engine)
+    assert job.wait(PATIENCE)
+    found = sorted(row["at"].timestamp() for row in job.result().to_pylist())
+    assert found == [3, 6, 9, 33, 36, 39]
+
+
+def test_a_timer_by_the_clock_goes_off_after_a_restart(tmp_path: Path, box_engine: hr.Box) -> None:
+    """Of a key that nothing more comes for."""
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+
+    def step(n: int, row: Any, timer: Any) -> Any:
+        timer.after("2s")
+        return n + 1, None
+
+    rows = hr.read_csv(
+        folder, schema={"k": "string", "v": "bigint", "at": "timestamp"}, follow=True
+    )
+    scanned = rows.key_by("k").scan(
+        step, 0, schema={"n": "bigint"}, on_timer=lambda n, time, timer: (0, n)
+    )
+    put(folder, "0.csv", [{"k": "a", "v": 1, "at": float(EPOCH)}])
+    said: dict[str, Any] = {"on": box_engine, "checkpoint": tmp_path / "state"}
+    job = scanned.write_parquet(out).start(**said, trigger="available-now")
+    assert job.wait(PATIENCE)
+    assert hr.read_parquet(out).collect(on="box").num_rows == 0
+    job = scanned.write_parquet(out).start(**said)
+    deadline = time.monotonic() + 30
+    while not job.progress().records_out and time.monotonic() < deadline:
+        time.sleep(0.05)
+    job.stop()
+    job.wait(PATIENCE)
+    assert hr.read_parquet(out).collect(on="box").to_pylist() == [{"k": "a", "n": 1}]
 
 
 def test_a_state_of_another_type_is_refused(tmp_path: Path, box_engine: hr.Box) -> None:

@@ -39,7 +39,7 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.prune import columns_of
-from headrace.plan.time import END, START, clock_of, nodes_of, refuse_endless
+from headrace.plan.time import clock_of, nodes_of, refuse_endless
 from headrace.windows import Window
 
 
@@ -178,7 +178,8 @@ class Graph:
             self.grains.append(window)
         hosted = self.hosted[id(node)] = Hosted(operator, self.workers, self.saved.get(id(node)))
         vertex = Vertex(node.label, hosted, len(above))
-        vertex.each_watermark = isinstance(node, Custom)
+        # A timer may be set again as often as a watermark passes it.
+        vertex.each_watermark = isinstance(node, Custom) or operator.has_timers
         runs_python = not_compiled(node) is not None if isinstance(node, Scan) else node.python
         vertex.python = runs_python or any(_runs_python(steps) for _, steps in above)
         for lane, ((port, _), chain) in enumerate(zip(above, operator.chains, strict=True)):
@@ -253,9 +254,7 @@ class Graph:
         arriving: set[int] = set()
         """What a scan by arrival, and nothing else with state, is above."""
         for vertex in vertices:
-            node = self.nodes.get(id(vertex))
-            scans = isinstance(vertex.transform, Hosted) and isinstance(node, Scan)
-            if id(vertex) in arriving or (scans and not node.by_time):  # type: ignore[union-attr]
+            if id(vertex) in arriving or _is_by_arrival(vertex):
                 arriving |= {
                     id(target)
                     for target, _ in vertex.outputs
@@ -270,7 +269,7 @@ class Graph:
                 or isinstance(target.ordering, ByPartition)
                 for target, _ in vertex.outputs
             )  # fmt: skip
-            if isinstance(transform, Hosted) and isinstance(node, Scan) and not node.by_time:
+            if _is_by_arrival(vertex):
                 vertex.ordered, vertex.ordering = True, ByPartition(transform, ordering)
             elif isinstance(transform, Stateless) and (below or self.ordering is not None):
                 vertex.ordered, vertex.ordering = True, Restored(ordering)
@@ -305,16 +304,18 @@ class Graph:
         return made
 
 
+def _is_by_arrival(vertex: Vertex) -> bool:
+    transform = vertex.transform
+    return isinstance(transform, Hosted) and transform.operator.by_arrival
+
+
 def _settling(node: Node) -> Settling:
-    """The order of what a step gives at a watermark."""
-    times: list[str] = []
-    keys: list[str] = list(getattr(node, "keys", ()))
+    """The order of what a step gives at a watermark: by event time, then by key."""
+    clock, keys = clock_of(node), list(getattr(node, "keys", ()))
     if isinstance(node, GroupBy):
-        times, keys = [END, START], [name for name, _ in node.keys]
-    elif isinstance(node, Scan) and node.clock is not None:
-        times = list(node.clock.columns)
-    known = node.schema.names
-    return Settling(tuple(n for n in times if n in known), tuple(n for n in keys if n in known))
+        keys = [name for name, _ in node.keys]
+    times = () if clock is None else clock.columns
+    return Settling(times, tuple(name for name in keys if name in node.schema.names))
 
 
 def refuse_unordered(node: Node) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 
 from headrace.box.bundle import Bundle
 from headrace.kernels.chain import Chain
 from headrace.operators.operator import Operator, Phases, Result
-from headrace.operators.scan import Scanned
 from headrace.operators.shards import Shards
 from headrace.operators.stores import Note, TrackedStore, of_lane
 from headrace.windows import BEGINNING, FOREVER
@@ -69,7 +67,7 @@ def _shards(operator: Operator, workers: int) -> int:
     """How many shards to have: a power of two."""
     if operator.is_shared:  # more of them, so that few workers seldom meet at one
         return _SHARED_SHARDS
-    if isinstance(operator, Scanned) and not operator.node.by_time:
+    if operator.by_arrival:
         # So that few keys with many records do not keep one worker busy and the others waiting.
         return min(64, 1 << (4 * workers - 1).bit_length())
     # Where records go to their shards one by one, more shards are more hand-overs.
@@ -98,22 +96,15 @@ class Hosted:
     def nbytes(self) -> int:
         return self.shards.nbytes
 
-    @property
-    def by_clock(self) -> bool:
-        """Whether it has timers that go by the clock."""
-        return isinstance(self.operator, Scanned) and self.operator.by_clock
-
     def is_due(self, now: int) -> bool:
         """Whether a timer that goes by the clock is to go off."""
-        states: Any = self.shards.states
-        return any(state.next_timer() <= now for state in states)
+        return any(state.next_timer() <= now for state in self.shards.states)
 
     def ring(self, now: int, out: Outbox) -> None:
         """Have the timers go off that are due."""
         for shard, lock in enumerate(self.shards.locks):
-            state: Any = self.shards.states[shard]
             with lock:
-                for number, batch in state.numbered(state.rung(now)):
+                for number, batch in self.shards.states[shard].rung(now):
                     out.emit(batch, (number, shard))
 
     @property

@@ -102,7 +102,7 @@ class Run:
         self.clocked = [
             vertex
             for vertex in self.cascade.vertices
-            if isinstance(vertex.transform, Hosted) and vertex.transform.by_clock
+            if isinstance(vertex.transform, Hosted) and vertex.transform.operator.by_clock
         ]
         self.idle: list[Seat] = []
         """The evaluators that wait for work."""

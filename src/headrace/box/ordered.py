@@ -26,7 +26,6 @@ from headrace.box.worklists import HybridQueue, PartitionedQueue, SharedQueue, W
 from headrace.errors import PlanError, nearest
 from headrace.kernels.aggregate import key_hashes, rows_by_shard
 from headrace.kernels.expressions.kernel import as_column, numbers
-from headrace.operators.scan import ScanState
 
 if TYPE_CHECKING:
     from headrace.box.evaluator import BundleWork
@@ -216,10 +215,8 @@ class ByPartition(Restored):
             self.worklist.add(shard, part)
 
     def _operate(self, shard: int, part: Part) -> None:
-        state = self.shards.states[shard]
-        assert isinstance(state, ScanState)
         with self.shards.locks[shard]:  # a watermark may look at the shard meanwhile
-            output, origin = state.arrived(part.batch)
+            output, origin = self.shards.states[shard].arrived(part.batch)
         entry = part.entry
         with entry.lock:
             if output is not None and output.num_rows:

@@ -1,6 +1,6 @@
 """What an operator is: whatever remembers something from one bundle to the next.
 
-An operator has three parts, and knows no engine, thread, clock or disk:
+An operator has three parts, and knows no engine, thread or disk, nor any clock but the time of day:
 
 - a *partial* runs where records are read. It takes bundles in and gives *parts*: records, or
   partial results of them, for one shard of the keys and one slice of time.
@@ -99,6 +99,18 @@ class State:
         """Take in parts, then go on to the watermarks of the inputs; the results there are."""
         raise NotImplementedError
 
+    def arrived(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch | None, Any]:
+        """Of an operator by arrival: take records; what comes of them, and of which row each."""
+        raise NotImplementedError
+
+    def next_timer(self) -> int:
+        """When the first timer that goes by the clock goes off."""
+        return FOREVER
+
+    def rung(self, now: int) -> Iterator[Result]:
+        """What comes of the timers up to a time."""
+        return iter(())
+
     def save(self) -> None:
         """Have the store hold all that must last; called before it is read by others."""
 
@@ -185,6 +197,11 @@ class Operator:
     """Whether results come as soon as records do, and not only at watermarks."""
     is_shared: ClassVar[bool] = False
     """Whether one process holds all its shards as one (``shared_state``)."""
+    by_arrival: bool = False
+    """Whether the states take records as they come, in their order, and give what comes at once."""
+    has_timers: bool = False
+    by_clock: bool = False
+    """Whether timers go by the time of day, there being no event time."""
     every_watermark: ClassVar[bool] = False
     """Whether any watermark may bring results, and not just those that end a window's pane."""
     version: ClassVar[int] = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,7 +43,8 @@ from headrace.windows import BEGINNING, FOREVER
 
 _LAST = "__last"
 """When the last record of a key was, beside its state."""
-_BUCKETS = 32
+_BUCKET_BITS = 5
+"""There are 32 buckets."""
 _MANY_GONE = 4096
 """So many forgotten keys are worth making the table anew."""
 
@@ -63,8 +64,9 @@ class Scanned(Operator):
         self.ttl = node.what.within if isinstance(node.what, OnceStep) else node.ttl
         last = [pa.field(_LAST, pa.int64())] if self.ttl is not None else []
         self.kept_schema = pa.schema([*self.keys, *last, *self.steps().fields])
-        self.by_clock = node.clock is None and self.steps().fires
-        """Whether timers go by the time of day."""
+        self.by_arrival = not node.by_time
+        self.has_timers = self.steps().fires
+        self.by_clock = node.clock is None and self.has_timers
 
     @property
     def emits_early(self) -> bool:  # type: ignore[override]
@@ -75,10 +77,7 @@ class Scanned(Operator):
         return steps_of(self.node, self.schema, self.zone)
 
     def partial(self, lane: int, hosting: Hosting) -> PassedOn:
-        return by_keys(self.node.keys, lane, replace(hosting, shards=self._shards(hosting)))
-
-    def _shards(self, hosting: Hosting) -> int:
-        return hosting.shards if self.is_keyed else 1
+        return by_keys(self.node.keys, lane, hosting)
 
     def state(self, store: Store, note: Note) -> ScanState:
         return ScanState(self, store, note)
@@ -160,7 +159,12 @@ def buckets_of(columns: Sequence[pa.Array], rows: int) -> Any:
         return np.zeros(rows, np.int8)
     hashes = key_hashes(columns, rows).astype(np.uint64)
     mixed = hashes * np.uint64(0x9E3779B97F4A7C15)
-    return (mixed >> np.uint64(59)).astype(np.int8)
+    return (mixed >> np.uint64(64 - _BUCKET_BITS)).astype(np.int8)
+
+
+def _time_of_day() -> int:
+    """In microseconds since 1970: what timers go by where there is no event time."""
+    return time.time_ns() // 1000
 
 
 @dataclass(slots=True)
@@ -215,10 +219,10 @@ class ScanState(State):
         return int(self.keys.there.sum()) + sum(int(rows) for kept in unread for _, rows, _ in kept)
 
     def take(self, parts: Iterable[Part], watermarks: Sequence[int]) -> Iterator[Result]:
-        yield from self.numbered(self._taken(parts, watermarks))
+        yield from self._numbered(self._taken(parts, watermarks))
 
-    def numbered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Result]:
-        """Results with numbers by which they follow all before them."""
+    def _numbered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Result]:
+        """Results, each with a number by which it follows all before it."""
         for batch in batches:
             yield self.given, batch
             self.given += 1
@@ -238,7 +242,7 @@ class ScanState(State):
         if now > before:
             yield from self._passed(now)
         if self.operator.by_clock:
-            yield from self.rung(time.time_ns() // 1000)
+            yield from self._rung(_time_of_day())
 
     @staticmethod
     def _given(batch: pa.RecordBatch | None) -> Iterator[pa.RecordBatch]:
@@ -301,7 +305,7 @@ class ScanState(State):
         slots = keys.slots(columns, batch.num_rows)
         self.steps.grow(keys.size)
         times = None if node.clock is None else event_times(batch, node.clock)
-        self.steps.now = time.time_ns() // 1000 if self.operator.by_clock else BEGINNING
+        self.steps.now = _time_of_day() if self.operator.by_clock else BEGINNING
         records = Records(batch, slots, times)
         ttl = self.operator.ttl
         if ttl is not None and times is not None:
@@ -315,22 +319,25 @@ class ScanState(State):
         return out, origin
 
     def next_timer(self) -> int:
-        """When the first timer goes off."""
         timers = self.steps.timers[: self.keys.size]
-        return int(timers.min()) if timers.size else FOREVER
+        unread = self.note.get("due", FOREVER) if self.unread else FOREVER
+        return min(unread, int(timers.min()) if timers.size else FOREVER)
 
-    def rung(self, now: int) -> Iterator[pa.RecordBatch]:
-        """What comes of the timers up to a time."""
+    def rung(self, now: int) -> Iterator[Result]:
+        yield from self._numbered(self._rung(now))
+
+    def _rung(self, now: int) -> Iterator[pa.RecordBatch]:
         if self.unread and self.note.get("due", FOREVER) <= now:
             self._read(set(self.unread))
         keys, until = self.keys, min(now, FOREVER - 1)
         slots = np.flatnonzero(keys.there[: keys.size])
-        slots = slots[self.steps.timers[slots] <= until]
+        untils = np.full(slots.size, until)
         if self.operator.ttl is not None:  # a timer after that is forgotten with its key
-            ends = keys.last[slots] + self.operator.ttl
-            slots = slots[self.steps.timers[slots] <= ends]
+            untils = np.minimum(untils, keys.last[slots] + self.operator.ttl)
+        due = self.steps.timers[slots] <= untils
+        slots, untils = slots[due], untils[due]
         if slots.size:
-            fired = self.steps.fire(slots, until)
+            fired = self.steps.fire(slots, untils)
             keys.touched[slots] = True
             if fired is not None:
                 yield from self._given(self._fired(*fired))
@@ -342,7 +349,7 @@ class ScanState(State):
             self._read(set(self.unread))
         keys = self.keys
         if self.steps.fires and (now == FOREVER or not self.operator.by_clock):
-            yield from self.rung(now)
+            yield from self._rung(now)
         if self.unread and (now == FOREVER or due <= now):
             self._read(set(self.unread))
         given, changed = self.steps.passed(now)

@@ -176,7 +176,9 @@ def _indexes(function: FunctionType) -> bool:
     row = code.co_varnames[1]
     last: tuple[Any, Any] = (None, None)
     for each in dis.get_instructions(function):
-        if each.opname == "BINARY_SUBSCR" and last[0] == row and isinstance(last[1], int):
+        # The second is its name from CPython 3.14 on.
+        indexes = each.opname == "BINARY_SUBSCR" or each.argrepr == "[]"
+        if indexes and last[0] == row and isinstance(last[1], int):
             return True
         last = (last[1], each.argval)
     return False

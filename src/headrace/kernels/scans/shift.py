@@ -87,16 +87,11 @@ class LagSteps(_Kept):
         # The last records of each key are kept for those to come.
         ends = np.append(np.flatnonzero(first)[1:], slots.size)
         last = np.repeat(ends, np.diff(np.append(np.flatnonzero(first), slots.size)))
-        stay = (np.arange(slots.size) >= last - by) & (np.arange(slots.size) >= self._from(starts))
+        stay = np.arange(slots.size) >= np.maximum(last - by, begins)
         rows_kept = np.sort(order[stay])
         self.slots = slots[rows_kept]
         self.kept = together.take(as_column(rows_kept))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema), None
-
-    @staticmethod
-    def _from(starts: Any) -> Any:
-        """For each place, where the last stretch of its key begins."""
-        return np.maximum.accumulate(np.where(starts, np.arange(starts.size), 0))
 
 
 class LeadSteps(_Kept):

@@ -68,8 +68,8 @@ class Steps:
         """
         raise NotImplementedError
 
-    def fire(self, slots: Any, until: int) -> tuple[Any, Any, pa.RecordBatch] | None:
-        """Have the timers of some keys go off up to a time.
+    def fire(self, slots: Any, untils: Any) -> tuple[Any, Any, pa.RecordBatch] | None:
+        """Have the timers of some keys go off, each up to its time.
 
         Of each output its slot, the timer's time, and what it is.
         """

@@ -103,7 +103,6 @@ class Packed:
         self.states = np.zeros(0, dtype)
         # With the type in its name: a checkpoint of another would be read as this one.
         self.fields = (pa.field(f"state {dtype}", pa.binary(dtype.itemsize)),)
-        self.plural = isinstance(initial, tuple)
         self.record = isinstance(initial, np.void)
 
     @property
@@ -331,12 +330,12 @@ class UserSteps(Steps):
             self.timers[slot] = timer._micros
             yield time, outputs
 
-    def fire(self, slots: Any, until: int) -> tuple[Any, Any, pa.RecordBatch] | None:
+    def fire(self, slots: Any, untils: Any) -> tuple[Any, Any, pa.RecordBatch] | None:
         given: list[Any] = []
         owners: list[int] = []
         times: list[int] = []
-        due = slots[np.argsort(self.timers[slots], kind="stable")]
-        for slot in due.tolist():
+        order = np.argsort(self.timers[slots], kind="stable")
+        for slot, until in zip(slots[order].tolist(), untils[order].tolist(), strict=True):
             rings = self._rung(slot, until)
             # When the input has ended each goes off once: one that is set again would never end.
             for time, outputs in itertools.islice(rings, 1) if until >= FOREVER - 1 else rings:
