@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# How many processes run the tests, each with a Spark session of its own (about 2 GB).
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-install test-slow check format docs bench clean
@@ -27,7 +29,7 @@ demo: $(READY) ## Windowed word count of an out-of-order stream on Spark and on 
 	$(BIN)/headrace run netmon --records 1000000 --on box --rows 4 --top rtt
 
 test: $(READY) ## Run all tests but the slow ones
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
 
 test-install: ## Build the wheel, install it alone, and run jobs on both engines with it
 	PYTHON=$(PYTHON) .ci/installed

@@ -181,7 +181,7 @@ class CustomState(State):
         note = self.note
         for part in parts:
             note["used"] = True
-            yield from self._given(transform.process, part.batch, Out())
+            yield from self._given(transform.process, part.batch, Out(), 0)
         before: int = note.get("watermark", BEGINNING)
         now = watermarks[0]
         if now <= before:
@@ -189,7 +189,7 @@ class CustomState(State):
         note["watermark"] = now
         out = Out(now)
         if note.get("used") or not keyed:  # else it has no keys to tell of
-            yield from self._given(transform.on_watermark, now, out)
+            yield from self._given(transform.on_watermark, now, out, now)
         note["promised"] = max(note.get("promised", BEGINNING), self._held(out, now))
 
     def _held(self, out: Out, now: int) -> int:
@@ -207,13 +207,15 @@ class CustomState(State):
             raise StepError(f"{label} promised a watermark after the one it was told")
         return held
 
-    def _given(self, call: Callable[..., Any], what: Any, out: Out) -> Iterator[Result]:
+    def _given(
+        self, call: Callable[..., Any], what: Any, out: Out, number: int
+    ) -> Iterator[Result]:
         called, schema = self.operator.called, self.operator.node.schema
         called(call, what, out)
         for batch in out.batches:
             bundle = called(as_bundle, batch, schema)
             if bundle.num_rows:
-                yield 0, bundle
+                yield number, bundle
 
     def promised(self, watermark: int) -> int:
         held: int = self.note.get("promised", BEGINNING)
