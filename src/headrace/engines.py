@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from headrace.errors import PlanError, nearest
 from headrace.io.sink import Sink
+from headrace.iteration import ENGINE, Kept
 from headrace.jobs import Job, Output
 from headrace.plan.nodes import Node
 from headrace.plan.stages import Stage
@@ -37,6 +38,9 @@ class Engine(Protocol):
     def run(self, node: Node) -> None:
         """Run for the effect of its functions alone."""
 
+    def hold(self, node: Node) -> Kept:
+        """Compute the records, and keep them for plans of this engine."""
+
     def start(self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None) -> Job:
         """Start a job in the background, and return at once."""
 
@@ -47,7 +51,7 @@ class Engine(Protocol):
 def resolve(on: Any = None) -> Engine:
     """The engine that ``on`` names: a name, an engine, or a SparkSession."""
     if on is None:
-        on = os.environ.get(VARIABLE) or "spark"
+        on = ENGINE.get() or os.environ.get(VARIABLE) or "spark"
     if isinstance(on, str):
         if on == "spark":
             from headrace.spark.engine import Spark

@@ -35,6 +35,7 @@ from headrace.functions import (
 )
 from headrace.hints import STREAM, Hinted
 from headrace.io.sink import as_sink
+from headrace.iterating import Iterating
 from headrace.jobs import Job, Output
 from headrace.kernels.aggregate import compile_aggregation
 from headrace.kernels.chain import compile_chain, compile_step
@@ -45,6 +46,7 @@ from headrace.kernels.rows import VALUE, rows_of
 from headrace.kernels.window import window_schema
 from headrace.keyed import KeyedStream, WindowedStream
 from headrace.plan import explain as plan_explain
+from headrace.plan.iteration import Again
 from headrace.plan.nodes import (
     Custom,
     EventTime,
@@ -96,7 +98,7 @@ DEFAULT_AHEAD = 86400 * 10**6
 
 
 @dataclass(frozen=True, eq=False)
-class Stream(Written, Scanning, Hinted):
+class Stream(Written, Scanning, Iterating, Hinted):
     """Records with named columns, computed when a sink asks for them.
 
     >>> import headrace as hr
@@ -372,7 +374,7 @@ class Stream(Written, Scanning, Hinted):
                 if isinstance(node, EventTime):
                     raise PlanError(f"{node.label} has said already where the event time is")
                 node = node.input
-            if not isinstance(node, (Read, External)):
+            if not isinstance(node, (Read, External, Again)):
                 raise PlanError(f"event time is said before {node.label} brings records together")
             source = node.source if isinstance(node, Read) else None
             carries = source is not None and bool(source.watermarks)
@@ -870,6 +872,11 @@ class Stream(Written, Scanning, Hinted):
             if not (isinstance(node, MapRows) and node.method == "inspect"):
                 steps.append(node)
             node = node.input
+        if isinstance(node, Again):
+            example = Stream(node.like)._sample(splits)
+            if example is None or not example.num_rows:
+                return None
+            return compile_chain(steps[::-1], node.schema, zone=zone_of(node.like))(example)
         if not isinstance(node, Read) or not node.source.bounded:
             return None
         chain = compile_chain(steps[::-1], node.schema, zone=zone_of(node))

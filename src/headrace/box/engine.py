@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import psutil
 import pyarrow as pa
 
+from headrace.batch_jobs import BatchJob
 from headrace.box.checkpoint import Kept, kept_in
 from headrace.box.clock import Clock
 from headrace.box.job import BoxJob, Run
@@ -16,11 +18,14 @@ from headrace.box.ordered import Ordering
 from headrace.box.scheduler import SCHEDULERS, scheduler_of
 from headrace.box.sinks import Collected, Discarded, WrittenTo
 from headrace.checkpoints.control import checkpoint_folder
-from headrace.errors import PlanError
+from headrace.errors import EngineError, PlanError
+from headrace.io.held import Held, HoldSink
 from headrace.io.sink import Sink
-from headrace.jobs import AVAILABLE_NOW, Output
+from headrace.iteration import settled
+from headrace.jobs import AVAILABLE_NOW, Job, Output
 from headrace.kernels.scans import scan_place
-from headrace.plan.explain import LOCK
+from headrace.plan.explain import ITERATED, LOCK
+from headrace.plan.iteration import Iterate
 from headrace.plan.nodes import (
     EventTime,
     External,
@@ -33,7 +38,7 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.stages import Stage
-from headrace.plan.time import ends, refuse_endless
+from headrace.plan.time import ends, nodes_of, refuse_endless
 from headrace.sizes import byte_size
 from headrace.windows import duration
 
@@ -120,6 +125,11 @@ class Box:
         """Run a bounded plan to its end."""
         run = self._run([Output(node, sink=(sink, alone))])
         run.waited_for += 1
+        batch = _BATCH.get()
+        if batch is not None:
+            batch.current = run
+            if batch.is_stopped:
+                raise EngineError("the job was stopped")
         run.start()
         try:
             run.wait()
@@ -132,8 +142,15 @@ class Box:
         """All records, in order."""
         ends(node, "collect")
         sink = Collected(node.schema)
-        self._finish(node, sink)
+        with settled(self, node) as (ready,):
+            self._finish(ready, sink)
         return sink.table()
+
+    def hold(self, node: Node) -> Held:
+        """The records in memory, or in a file mapped into it where they are many."""
+        sink = HoldSink(self.memory)
+        self._finish(node, WrittenTo(sink, node.schema, None), alone=True)
+        return Held(sink, node)
 
     def bundles(self, node: Node) -> Iterator[pa.RecordBatch]:
         """The records in order. The box holds them all before it gives the first."""
@@ -143,16 +160,16 @@ class Box:
     def write(self, node: Node, sink: Sink) -> None:
         """The records into a sink, committed once all are there."""
         ends(node, "write")
-        self._finish(node, WrittenTo(sink, node.schema, None), alone=True)
+        with settled(self, node) as (ready,):
+            self._finish(ready, WrittenTo(sink, node.schema, None), alone=True)
 
     def run(self, node: Node) -> None:
         """Run for the effect of its functions."""
         ends(node, "run")
-        self._finish(node, Discarded())
+        with settled(self, node) as (ready,):
+            self._finish(ready, Discarded())
 
-    def start(
-        self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None
-    ) -> BoxJob:
+    def start(self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None) -> Job:
         """Start a job with one or more outputs, and return at once."""
         if trigger not in (None, AVAILABLE_NOW):
             raise PlanError(
@@ -163,6 +180,10 @@ class Box:
             refuse_endless(output.node)
         if (checkpoint, trigger) != (None, None) and all(output.bounded for output in outputs):
             raise PlanError("checkpoint= and trigger= are for input that does not end")
+        if any(isinstance(each, Iterate) for o in outputs for each in nodes_of(o.node)):
+            if all(output.bounded for output in outputs):
+                return BoxBatch(self, outputs)
+            raise PlanError("start: what iterates and what never ends are two jobs; collect one")
         kept: Kept | None = None
         if checkpoint is not None:
             shards = 1 << (self.workers - 1).bit_length()
@@ -184,6 +205,8 @@ class Box:
             place = "ingress"
         elif isinstance(head, Late):
             place = "the ingress's late side"
+        elif isinstance(head, Iterate):
+            place = ITERATED
         elif isinstance(head, Union):
             place = "no copy; joint watermark"
         elif isinstance(head, Shuffle):
@@ -202,6 +225,24 @@ class Box:
             else:
                 places.append(LOCK if step.python else "kernel")
         return places
+
+
+class BoxBatch(BatchJob):
+    """Outputs that iterate: each iteration is a run of its own."""
+
+    current: Run | None = None
+
+    def _begin(self) -> None:
+        _BATCH.set(self)
+
+    def _cancel(self) -> None:
+        run = self.current
+        if run is not None:
+            run.stop(drain=False)
+
+
+_BATCH: ContextVar[BoxBatch | None] = ContextVar("batch", default=None)
+"""The job that this thread computes for, if it is one in the background."""
 
 
 def _cores() -> list[int]:

@@ -12,6 +12,7 @@ from headrace.plan.stages import Stage, in_order, stages_of
 from headrace.types import type_name
 
 LOCK = "Python, holds the interpreter lock"
+ITERATED = "a job for each iteration; what comes of it is kept for the next"
 
 
 class Text(str):
@@ -35,7 +36,7 @@ def logical(node: Node) -> str:
     def walk(each: Node, depth: int) -> None:
         detail = f" {each.detail}" if each.detail else ""
         lines.append(f"{'   ' * depth}{'└─ ' if depth else ''}{each.name}{detail}")
-        for source in each.inputs:
+        for source in (*each.inner, *each.inputs):
             walk(source, depth + 1)
 
     walk(node, 0)

@@ -37,6 +37,11 @@ class Node:
         return ()
 
     @property
+    def inner(self) -> tuple[Node, ...]:
+        """The ends of plans within this step."""
+        return ()
+
+    @property
     def name(self) -> str:
         """The method that added this step."""
         return type(self).__name__.lower()

@@ -23,6 +23,7 @@ from headrace.io.source import Split, at_most
 from headrace.kernels.expressions import compile_expression
 from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Input
+from headrace.plan.iteration import Held
 from headrace.plan.nodes import (
     External,
     GroupBy,
@@ -227,10 +228,12 @@ class Lowering:
 
     def _brought(self, stage: Stage) -> tuple[Any, StageInput]:
         head = stage.head
-        before = stage.inputs[0]
+        before = stage.inputs[0] if stage.inputs else stage
         if isinstance(head, Late):
             nothing = Read(head.schema, head.step, TableSource(head.schema.empty_table()))
             return self._splits(nothing, None, head.schema.names)
+        if isinstance(head, Held):
+            return head.handle, BundlesInput(head.schema)
         if is_operator(head):
             return self._operator(stage)
         if isinstance(head, MaxParallelism):

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import pickle
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from headrace.batch_jobs import BatchJob
 from headrace.errors import EngineError, PlanError
+from headrace.io.held import Held as HeldFiles
+from headrace.io.held import HoldSink
 from headrace.io.sink import Sink
+from headrace.iteration import Kept, settled
 from headrace.jobs import Job, Output
-from headrace.plan.explain import LOCK
+from headrace.plan.explain import ITERATED, LOCK
+from headrace.plan.iteration import Held, Iterate
 from headrace.plan.nodes import (
     External,
     Join,
@@ -26,6 +33,9 @@ from headrace.plan.nodes import (
 )
 from headrace.plan.stages import Stage, stages_of
 from headrace.plan.time import ends, is_bounded, refuse_endless, zone_of
+
+_CARRIED = 1 << 18
+"""Bytes that a task gives to the driver itself; more than that it leaves in a file."""
 
 
 class Spark:
@@ -82,8 +92,8 @@ class Spark:
         ends(node, "collect")
         from headrace.spark.wire import unpack
 
-        with self._lowering(node) as lowering:
-            rows = lowering.collected(stages_of(node)).collect()
+        with self._lowering(node) as (lowering, stage):
+            rows = lowering.collected(stage).collect()
         rows.sort(key=lambda row: row.place)
         batches = [unpack(row.bundle, node.schema) for row in rows]
         return pa.Table.from_batches(batches, node.schema)
@@ -93,8 +103,8 @@ class Spark:
         ends(node, "for_each")
         from headrace.spark.wire import unpack
 
-        with self._lowering(node) as lowering:
-            frame = lowering.collected(stages_of(node))
+        with self._lowering(node) as (lowering, stage):
+            frame = lowering.collected(stage)
             for row in frame.toLocalIterator(prefetchPartitions=True):
                 yield unpack(row.bundle, node.schema)
 
@@ -102,9 +112,9 @@ class Spark:
         """The records into a sink; nothing is visible before every task has succeeded."""
         ends(node, "write")
         try:
-            with self._lowering(node) as lowering:
+            with self._lowering(node) as (lowering, stage):
                 sink.begin(node.schema)
-                rows = lowering.written(stages_of(node), sink).collect()
+                rows = lowering.written(stage, sink).collect()
             sink.commit([pickle.loads(row.message) for row in rows])
         except BaseException:
             sink.abort()
@@ -113,8 +123,19 @@ class Spark:
     def run(self, node: Node) -> None:
         """Run for the effect of its functions."""
         ends(node, "run")
-        with self._lowering(node) as lowering:
-            lowering.ran(stages_of(node)).collect()
+        with self._lowering(node) as (lowering, stage):
+            lowering.ran(stage).collect()
+
+    def hold(self, node: Node) -> Kept:
+        """The records in files that workers of this machine map, or else in Spark's own memory."""
+        if str(self.session.sparkContext.master).startswith("local"):
+            sink = HoldSink(_CARRIED)
+            self.write(node, sink)
+            return HeldFiles(sink, node)
+        with self._lowering(node) as (lowering, stage):
+            # Spark's memory, without how it came about: that would grow with every iteration.
+            frame = lowering.collected(stage).localCheckpoint()
+        return HeldFrame(frame, node)
 
     def frame(self, node: Node) -> Any:
         """The records as a Spark DataFrame, to go on with PySpark."""
@@ -122,7 +143,10 @@ class Spark:
         from headrace.spark.python.failures import driver_errors
 
         with driver_errors():
-            return Lowering(self.session, zone_of(node)).rows(stages_of(node))
+            kept = contextlib.ExitStack()  # for as long as this process may go on with it
+            (ready,) = kept.enter_context(settled(self, node))
+            atexit.register(kept.close)
+            return Lowering(self.session, zone_of(ready)).rows(stages_of(ready))
 
     def start(self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None) -> Job:
         """Start a streaming query in the background, and return at once."""
@@ -134,21 +158,19 @@ class Spark:
         if all(output.bounded for output in outputs):
             if checkpoint is not None or trigger is not None:
                 raise PlanError("checkpoint= and trigger= are for input that does not end")
-            from headrace.spark.batch_job import BatchJob
-
-            return BatchJob(self, outputs)
+            return SparkBatch(self, outputs)
         return start_stream(self.session, outputs, checkpoint, trigger)
 
     @contextlib.contextmanager
-    def _lowering(self, node: Node) -> Iterator[Any]:
-        """What lowers plans here; what it spooled is removed when the job is done."""
+    def _lowering(self, node: Node) -> Iterator[tuple[Any, Stage]]:
+        """What lowers plans here, and the plan's last stage; what was spooled is removed after."""
         from headrace.spark.bounded import Lowering
         from headrace.spark.python.failures import driver_errors
 
-        with driver_errors():
-            lowering = Lowering(self.session, zone_of(node))
+        with driver_errors(), settled(self, node) as (ready,):
+            lowering = Lowering(self.session, zone_of(ready))
             try:
-                yield lowering
+                yield lowering, stages_of(ready)
             finally:
                 lowering.clean()
 
@@ -168,6 +190,8 @@ class Spark:
             places = ["read in the Python worker"]
         elif isinstance(head, External):
             places = ["Spark DataFrame"]
+        elif isinstance(head, Iterate):
+            places = [ITERATED]
         elif rows or isinstance(head, (Join, JoinWithin, Sort)):
             places = ["Spark SQL"]
         elif isinstance(head, Union):
@@ -181,6 +205,43 @@ class Spark:
         for i, step in enumerate(stage.steps):
             places.append("Spark columns" if i < plain else LOCK if step.python else "kernel")
         return places
+
+
+class SparkBatch(BatchJob):
+    """Each output as a Spark job; Spark's own pages tell more of it."""
+
+    def __init__(self, engine: Spark, outputs: Sequence[Output]) -> None:
+        self._context = engine.session.sparkContext
+        self._group = f"headrace-{uuid.uuid4().hex}"
+        super().__init__(engine, outputs)
+
+    def _begin(self) -> None:
+        self._context.setJobGroup(self._group, "headrace", interruptOnCancel=True)
+
+    def _cancel(self) -> None:
+        self._context.cancelJobGroup(self._group)
+
+
+class HeldFrame:
+    """Bundles that Spark keeps."""
+
+    def __init__(self, frame: Any, node: Node) -> None:
+        self.node: Node = Held(node.schema, node.step, "spark", frame)
+        schema = node.schema
+        rows = frame.mapInArrow(lambda rows: _counted(rows, schema), "n bigint").collect()
+        self.rows = sum(row.n for row in rows)
+
+    def release(self) -> None:
+        """Spark forgets them with the last that refers to them."""
+
+
+def _counted(rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """How many records there are in each of some bundles."""
+    from headrace.spark.wire import received, unpack
+
+    for *_, data in received(rows):
+        count = unpack(data, schema).num_rows
+        yield pa.record_batch({"n": pa.array([count], pa.int64())})
 
 
 def _scan_place(head: Node) -> str:

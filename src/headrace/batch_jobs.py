@@ -1,36 +1,33 @@
-"""Bounded pipelines in the background: the same job, over Spark's batch engine."""
+"""Bounded pipelines in the background: the same job, over what an engine computes at once."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from headrace.errors import EngineError, HeadraceError
 from headrace.io.sink import Sink
+from headrace.iteration import WATCH, Watch
 from headrace.jobs import Output, Progress, Shown
 from headrace.plan.explain import logical
 from headrace.signals import GRACE, Halt, asked_to_stop
 from headrace.windows import FOREVER
 
-if TYPE_CHECKING:
-    from headrace.spark.engine import Spark
-
 log = logging.getLogger("headrace")
 
 
 class BatchJob(Shown):
-    """Outputs computed one after the other, each as a Spark job; see ``headrace.jobs.Job``."""
+    """Outputs computed one after the other; see ``headrace.jobs.Job``."""
 
-    def __init__(self, engine: Spark, outputs: Sequence[Output]) -> None:
+    def __init__(self, engine: Any, outputs: Sequence[Output]) -> None:
         self._engine, self._outputs = engine, list(outputs)
+        self._watch = Watch()
         self._tables: list[pa.Table | None] = [None] * len(self._outputs)
-        self._group = f"headrace-{uuid.uuid4().hex}"
         self._ended = threading.Event()
         self._halt = Halt(self.stop, self.stop)
         self._waited_for = 0
@@ -42,12 +39,18 @@ class BatchJob(Shown):
         for output in self._outputs:
             if isinstance(output.to, Sink):
                 output.to.ready()
-        self._context = engine.session.sparkContext
         threading.Thread(target=self._run, name="headrace-job", daemon=True).start()
 
+    def _begin(self) -> None:
+        """Told in the thread that computes, before it does."""
+
+    def _cancel(self) -> None:
+        """Have what is being computed end."""
+
     def _run(self) -> None:
+        WATCH.set(self._watch)
         try:
-            self._context.setJobGroup(self._group, "headrace", interruptOnCancel=True)
+            self._begin()
             for i, output in enumerate(self._outputs):
                 if not self._stopped:
                     self._compute(i, output)
@@ -70,6 +73,11 @@ class BatchJob(Shown):
             table = self._engine.collect(output.node)
             self._tables[number] = table
             self._records += table.num_rows
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it was asked to end."""
+        return self._stopped
 
     @property
     def running(self) -> bool:
@@ -100,7 +108,8 @@ class BatchJob(Shown):
         """Cancel what runs: input that ends has nothing to drain."""
         if not self._ended.is_set():
             self._stopped = True
-            self._context.cancelJobGroup(self._group)
+            self._watch.stopped.set()
+            self._cancel()
         return self.wait(timeout)
 
     def explain(self) -> str:
@@ -108,13 +117,15 @@ class BatchJob(Shown):
         return "\n\n".join(logical(output.node) for output in self._outputs)
 
     def progress(self) -> Progress:
-        """How long it has run, and what it has given; Spark's own pages tell more."""
+        """How long it has run, what it has given, and the last iteration if it has any."""
         seconds = (self._over or time.perf_counter()) - self._started
+        notes = () if self._watch.last is None else (str(self._watch.last),)
         return Progress(
             seconds=seconds, records_in=0, records_out=self._records, rate_in=0.0,
             rate_out=self._records / max(seconds, 1e-9), sources=(), stages=(), watermark=FOREVER,
             delay_p50=None, delay_p99=None, bundles_in_flight=0, bytes_in_flight=0, late=0, bad=0,
-            notes=(), running=self.running, error=None if self._error is None else str(self._error),
+            notes=notes, running=self.running,
+            error=None if self._error is None else str(self._error),
         )  # fmt: skip
 
     def late(self, source: int = 0) -> pa.Table | None:

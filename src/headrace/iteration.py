@@ -1,0 +1,234 @@
+"""Iterations as they run on any engine: what is kept between them, and when they end.
+
+An engine computes a plan and keeps the result (``hold``); the loop is here, once for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from headrace.errors import EngineError, HeadraceError, StepError
+from headrace.io.held import HeldSource
+from headrace.io.memory import TableSource
+from headrace.kernels.rows import user_line
+from headrace.plan.iteration import Held, Iterate, rewired
+from headrace.plan.nodes import Node, Read
+from headrace.plan.time import nodes_of
+
+log = logging.getLogger("headrace")
+
+
+class Kept(Protocol):
+    """Records that an engine has computed and keeps."""
+
+    node: Node
+    """Gives them, in a plan of the same engine."""
+    rows: int
+
+    def release(self) -> None:
+        """Forget them."""
+
+
+class Holder(Protocol):
+    """What iterations need of an engine."""
+
+    name: str
+
+    def hold(self, node: Node) -> Kept:
+        """Compute a plan without iterations, and keep the result."""
+
+    def collect(self, node: Node) -> pa.Table:
+        """All records, in order."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One iteration that has ended: its number from 1, its measure, and the seconds it took."""
+
+    step: str
+    number: int
+    at_most: int | None
+    measure: Any
+    seconds: float
+
+    def __str__(self) -> str:
+        most = "" if self.at_most is None else f" of at most {self.at_most}"
+        measure = "" if self.measure is None else f", {_short(self.measure)}"
+        return f"{self.step}: iteration {self.number}{most}{measure}, {self.seconds:.2f} s"
+
+
+def _short(value: Any, most: int = 60) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+class Watch:
+    """What a job that runs iterations in the background is told, and tells them."""
+
+    def __init__(self) -> None:
+        self.last: Round | None = None
+        self.stopped = threading.Event()
+
+
+WATCH: ContextVar[Watch | None] = ContextVar("watch", default=None)
+"""The job that the iterations of this thread belong to, if it is one in the background."""
+ENGINE: ContextVar[Any] = ContextVar("engine", default=None)
+"""The engine that iterates in this thread: what a body computes for itself runs there too."""
+
+
+class Rounds:
+    """Counts iterations, and tells whoever wants to know."""
+
+    def __init__(self, step: str, at_most: int | None, report: Callable[[Any], Any] | None) -> None:
+        self.step, self.at_most, self.report = step, at_most, report
+        self.number = 0
+        self.begun = time.perf_counter()
+        self.live = report is None and WATCH.get() is None and sys.stderr.isatty()
+        self.shown = 0
+
+    def ended(self, measure: Any) -> None:
+        """An iteration has ended."""
+        now = time.perf_counter()
+        self.number += 1
+        told = Round(self.step, self.number, self.at_most, measure, now - self.begun)
+        self.begun = now
+        log.info("%s", told)
+        watch = WATCH.get()
+        if watch is not None:
+            watch.last = told
+            if watch.stopped.is_set():
+                raise EngineError("the job was stopped")
+        if self.report is not None:
+            self.report(told)
+        if self.live:
+            text = str(told)
+            print(f"\r{text.ljust(self.shown)}", end="", file=sys.stderr, flush=True)
+            self.shown = len(text)
+
+    def close(self) -> None:
+        """There will be no more."""
+        if self.shown:
+            print(f"\r{' ' * self.shown}\r", end="", file=sys.stderr, flush=True)
+
+    @property
+    def is_last(self) -> bool:
+        return self.at_most is not None and self.number >= self.at_most
+
+
+def asked(until: Callable[..., Any], step: str, now: Any, before: Any) -> bool:
+    """What a person's ``until`` says of a measure, and of the one before if it takes two."""
+    return bool(called(until, step, "until", now, before) if takes(until, 2) else
+                called(until, step, "until", now))  # fmt: skip
+
+
+def called(function: Callable[..., Any], step: str, what: str, *arguments: Any) -> Any:
+    """What a person's function gives; an error names the step and their line."""
+    try:
+        return function(*arguments)
+    except HeadraceError:
+        raise
+    except Exception as error:
+        line = user_line(error.__traceback__)
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise StepError(
+            f"{step}: {what}= failed: {reason}" + (f"\n  at {line}" if line else "")
+        ) from error
+
+
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether a function can be called with so many values."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def within(engine: Any) -> Iterator[None]:
+    """While an engine iterates: what is computed meanwhile runs on it unless told otherwise."""
+    token = ENGINE.set(engine)
+    try:
+        yield
+    finally:
+        ENGINE.reset(token)
+
+
+@contextlib.contextmanager
+def settled(engine: Holder, *ends: Node) -> Iterator[list[Node]]:
+    """Plans without iterations: those they have are computed here, innermost input first."""
+    if not any(isinstance(each, Iterate) for end in ends for each in nodes_of(end)):
+        yield list(ends)
+        return
+    with contextlib.ExitStack() as stack:
+        known: dict[int, Node] = {}
+        for end in ends:
+            for each in nodes_of(end):
+                if isinstance(each, Iterate) and id(each) not in known:
+                    kept = _iterated(engine, each, known)
+                    stack.callback(kept.release)
+                    known[id(each)] = kept.node
+        yield [rewired(end, known) for end in ends]
+
+
+def _iterated(engine: Holder, node: Iterate, known: dict[int, Node]) -> Kept:
+    """The result of an iteration, kept."""
+    rounds = Rounds(node.label, node.at_most, node.report)
+    with contextlib.ExitStack() as stack, within(engine):
+        stack.callback(rounds.close)
+        same = dict(known)
+        for part in node.constant:
+            ready = rewired(part, known)
+            if not _is_at_hand(ready):
+                kept = engine.hold(ready)
+                stack.callback(kept.release)
+                ready = kept.node
+            same[id(part)] = ready
+        current = engine.hold(rewired(node.input, known))
+        rounds.begun = time.perf_counter()
+        try:
+            before = None
+            while True:
+                begins = same | {id(node.again): current.node}
+                with settled(engine, rewired(node.body, begins)) as (body,):
+                    after = engine.hold(body)
+                current.release()
+                current = after
+                measure = _measured(engine, node, current)
+                rounds.ended(measure)
+                if rounds.is_last:
+                    return current
+                if node.until is not None and asked(node.until, node.label, measure, before):
+                    return current
+                before = measure
+        except BaseException:
+            current.release()
+            raise
+
+
+def _is_at_hand(node: Node) -> bool:
+    """Whether a part of a plan costs nothing to read again."""
+    return isinstance(node, Held) or (
+        isinstance(node, Read) and isinstance(node.source, (TableSource, HeldSource))
+    )
+
+
+def _measured(engine: Holder, node: Iterate, kept: Kept) -> Any:
+    if node.measure is None:
+        return None
+    if node.measure is node.again:  # how many there are
+        return kept.rows
+    table = engine.collect(rewired(node.measure, {id(node.again): kept.node}))
+    return called(node.value, node.label, "reduce", table)

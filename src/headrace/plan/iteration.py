@@ -1,0 +1,111 @@
+"""Iterations in a plan (RStream §III-B): a part of it that is computed again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from headrace.plan.nodes import Node, function_name
+
+
+@dataclass(frozen=True, eq=False)
+class Again(Node):
+    """Where a body begins: the records of the iteration before, of the input at first."""
+
+    like: Node
+    """What gives the first of them, for examples."""
+
+
+@dataclass(frozen=True, eq=False)
+class Iterate(Node):
+    """A body computed on its own result, until a measure of it is as wanted."""
+
+    input: Node
+    body: Node
+    again: Again
+    """The leaf of the body, and of the measure."""
+    measure: Node | None
+    """One record that the result is reduced to, which ``until`` is asked about."""
+    value: Callable[[Any], Any]
+    """What ``until`` is given of that record."""
+    until: Callable[..., Any] | None
+    at_most: int | None
+    report: Callable[[Any], Any] | None = None
+    constant: tuple[Node, ...] = ()
+    """What the body reads besides: computed once, and kept."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input, *self.constant)
+
+    @property
+    def inner(self) -> tuple[Node, ...]:
+        return (self.body,)
+
+    @property
+    def needs_end(self) -> bool:
+        return True
+
+    @property
+    def without_end(self) -> str:
+        return "it takes input that ends"
+
+    @property
+    def detail(self) -> str:
+        most = "" if self.at_most is None else f"at most {self.at_most} times"
+        how = "" if self.until is None else f"until {function_name(self.until)}"
+        return ", ".join(part for part in (how, most) if part)
+
+
+@dataclass(frozen=True, eq=False)
+class Held(Node):
+    """Records that an engine keeps from one iteration to the next."""
+
+    engine: str
+    handle: Any
+
+
+def rewired(node: Node, known: Mapping[int, Node]) -> Node:
+    """A plan in which some steps, by ``id``, are others; what is shared stays shared."""
+    made = dict(known)
+
+    def walk(each: Node) -> Node:
+        if id(each) not in made:
+            new: dict[str, Any] = {}
+            for field in fields(each):
+                value = getattr(each, field.name)
+                if isinstance(value, Node):
+                    new[field.name] = walk(value)
+                elif isinstance(value, tuple) and value and all(isinstance(v, Node) for v in value):
+                    new[field.name] = tuple(map(walk, value))
+            changed = {n: v for n, v in new.items() if _differs(getattr(each, n), v)}
+            made[id(each)] = replace(each, **changed) if changed else each
+        return made[id(each)]
+
+    return walk(node)
+
+
+def _differs(before: Any, after: Any) -> bool:
+    if isinstance(before, tuple):
+        return any(a is not b for a, b in zip(before, after, strict=True))
+    return before is not after
+
+
+def constants_of(body: Node, again: Again) -> tuple[Node, ...]:
+    """The largest parts of a body that are the same in every iteration."""
+    depends: dict[int, bool] = {}
+
+    def asks(each: Node) -> bool:
+        if id(each) not in depends:
+            depends[id(each)] = each is again or any(asks(source) for source in each.inputs)
+        return depends[id(each)]
+
+    def parts(each: Node) -> Iterator[Node]:
+        if not asks(each):
+            yield each
+            return
+        for source in each.inputs:
+            yield from parts(source)
+
+    return tuple({id(each): each for each in parts(body)}.values())
