@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 import pyarrow as pa
 
 from headrace.aggregates import Aggregate
@@ -14,11 +14,12 @@ from headrace.building import Building, difference
 from headrace.engines import resolve
 from headrace.errors import PlanError
 from headrace.functions import reduction
-from headrace.iteration import Rounds, asked, called, settled, within
+from headrace.io.memory import TableSource
+from headrace.iteration import called, last_state, settled
 from headrace.kernels.rows import VALUE
-from headrace.plan.iteration import Again, Iterate, constants_of
+from headrace.plan.iteration import Again, Cycle, Iterate, constants_of
 from headrace.plan.nodes import Node
-from headrace.plan.time import is_bounded
+from headrace.plan.time import is_bounded, nodes_of
 
 if TYPE_CHECKING:
     from headrace.stream import Stream
@@ -32,6 +33,7 @@ class Iterating:
     _building: Callable[[str], Building]
     _with: Callable[[Node], Stream]
     _function: Callable[[Any], None]
+    _cycled: Callable[[Node], Any]
 
     def iterate(
         self,
@@ -62,7 +64,7 @@ class Iterating:
                 )
             if not is_bounded(self.node):
                 raise PlanError("it repeats on all of its input, and this never ends")
-            again = Again(self.schema, self.node.step, self.node)
+            again = self._again()
             first = self._with(again)
             result = called(body, at.label, "body", first)
             after = _stream(result, first)
@@ -88,46 +90,104 @@ class Iterating:
         update: Callable[[Any, pa.Table], Any],
         until: Callable[..., Any] | None = None,
         at_most: int | None = None,
+        give: Callable[[Any], Any] | None = None,
         report: Callable[[Any], Any] | None = None,
-        on: Any = None,
     ) -> Any:
-        """Repeat a chain of steps on the same input with a state, and return the last state.
+        """Repeat a chain of steps on the same input, with a state that their result updates.
 
         Each iteration calls ``body(stream, state)``, whose steps may use the state in expressions
         and functions wherever they run, computes what it gives, and calls ``update(state, table)``
-        here, once, for the next state. ``until(state)``, or ``until(state, before)``, says whether
-        that is enough. The input is read once and kept. ``report`` is as in ``iterate``.
+        once, here, for the next state. ``until(state)``, or ``until(state, before)``, says whether
+        that is enough. The input is read once and kept, and so are other streams that the body
+        reads. What comes out is a stream of the last state, and ``.state()`` runs the cycle and
+        returns the state itself, which may be any value that can be pickled. A state that is a
+        table comes out as its rows, a plain value in the column ``value``; of others ``give`` may
+        make a table. ``report`` is as in ``iterate``.
         """
         with self._building("cycle") as at:
             for function in (body, update):
                 self._function(function)
             _check_ends(until, at_most, report)
-            if isinstance(self.node, Again):
-                raise PlanError(
-                    "it gives a value and not a stream, so it cannot be a step of iterate; use it "
-                    "in the body of another cycle"
-                )
             if not is_bounded(self.node):
                 raise PlanError("it repeats on all of its input, and this never ends")
-        engine: Any = resolve(on)
-        rounds = Rounds(at.label, at_most, report)
-        with settled(engine, self.node) as (ready,), within(engine):
-            kept = engine.hold(ready)
+            schema, given = _given(state, give)
+
+            def end(leaf: Node, state: Any) -> Node:
+                stream = self._with(leaf)
+                after: Node = _stream(body(stream, state), stream, at.label).node
+                return after
+
             try:
-                same = self._with(kept.node)
-                rounds.begun = time.perf_counter()
-                while True:
-                    result = _stream(called(body, at.label, "body", same, state), same, at.label)
-                    table = engine.collect(result.node)
-                    before, state = state, called(update, at.label, "update", state, table)
-                    rounds.ended(_told(state))
-                    if rounds.is_last:
-                        return state
-                    if until is not None and asked(until, at.label, state, before):
-                        return state
-            finally:
-                rounds.close()
-                kept.release()
+                first = called(end, at.label, "body", self._again(), state)
+            except NotYet:
+                first = None
+            if first is not None and not is_bounded(first):
+                raise PlanError("the body reads a stream that never ends")
+            step = at.step if first is None else max(at.step, first.step + 1)
+            node = Cycle(
+                schema, step, self.node, state, end, update, until, at_most, report, given, first
+            )
+            return self._cycled(node)
+
+    def _again(self) -> Again:
+        return Again(self.schema, self.node.step, self.node)
+
+
+class HasState:
+    """What the stream of a cycle has besides."""
+
+    node: Node
+
+    def state(self, on: Any = None) -> Any:
+        """Run the cycle, and return the state it ends with."""
+        node = self.node
+        assert isinstance(node, Cycle)
+        for each in nodes_of(node.input):
+            if isinstance(each, Again):
+                raise NotYet(
+                    f"{node.label}: its state is not known before the iteration that it is in "
+                    "runs; go on with the stream, or use it in the body of another cycle"
+                )
+        engine: Any = resolve(on)
+        with settled(engine, node.input) as (ready,):
+            return last_state(engine, node, ready)
+
+
+class NotYet(PlanError):
+    """A value was asked for of an iteration that has not begun."""
+
+
+def _given(state: Any, give: Any) -> tuple[pa.Schema, Callable[[Any], pa.Table]]:
+    """The columns of a state as a stream, and how it becomes a table."""
+    if give is not None and not callable(give):
+        raise PlanError(f"give={give!r} is not a function of the state")
+    if give is None and isinstance(state, (bool, int, float, str)):
+        give = _as_value
+    elif give is None and not _is_table(state):
+        give = _pickled
+    schema = TableSource.of(state if give is None else give(state)).schema
+
+    def table(last: Any) -> pa.Table:
+        found = TableSource.of(last if give is None else give(last)).table
+        if not found.schema.equals(schema):
+            raise PlanError(
+                f"the last state is not like the first: {difference(schema, found.schema)}"
+            )
+        return found
+
+    return schema, table
+
+
+def _is_table(state: Any) -> bool:
+    return isinstance(state, (pa.Table, pa.RecordBatch)) or hasattr(state, "__arrow_c_stream__")
+
+
+def _as_value(state: Any) -> pa.Table:
+    return pa.table({VALUE: [state]})
+
+
+def _pickled(state: Any) -> pa.Table:
+    return pa.table({"state": pa.array([cloudpickle.dumps(state)], pa.binary())})
 
 
 def _check_ends(until: Any, at_most: Any, report: Any) -> None:
@@ -172,8 +232,3 @@ def _only(table: pa.Table) -> Any:
 def _unpickled(table: pa.Table) -> Any:
     found = _only(table)
     return None if found is None else pickle.loads(found)
-
-
-def _told(state: Any) -> Any:
-    """A state as progress shows it: numbers and short text as they are."""
-    return state if isinstance(state, (bool, int, float, str)) else None

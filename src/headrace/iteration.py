@@ -6,6 +6,7 @@ An engine computes a plan and keeps the result (``hold``); the loop is here, onc
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import logging
 import sys
@@ -22,7 +23,7 @@ from headrace.errors import EngineError, HeadraceError, StepError
 from headrace.io.held import HeldSource
 from headrace.io.memory import TableSource
 from headrace.kernels.rows import user_line
-from headrace.plan.iteration import Held, Iterate, rewired
+from headrace.plan.iteration import Cycle, Held, Iterate, constants_of, rewired
 from headrace.plan.nodes import Node, Read
 from headrace.plan.time import nodes_of
 
@@ -169,18 +170,29 @@ def within(engine: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def settled(engine: Holder, *ends: Node) -> Iterator[list[Node]]:
     """Plans without iterations: those they have are computed here, innermost input first."""
-    if not any(isinstance(each, Iterate) for end in ends for each in nodes_of(end)):
+    if not any(map(iterates, ends)):
         yield list(ends)
         return
     with contextlib.ExitStack() as stack:
         known: dict[int, Node] = {}
         for end in ends:
             for each in nodes_of(end):
-                if isinstance(each, Iterate) and id(each) not in known:
+                if id(each) in known:
+                    continue
+                if isinstance(each, Iterate):
                     kept = _iterated(engine, each, known)
                     stack.callback(kept.release)
                     known[id(each)] = kept.node
+                elif isinstance(each, Cycle):
+                    state = last_state(engine, each, rewired(each.input, known))
+                    table = called(each.give, each.label, "give", state)
+                    known[id(each)] = Read(each.schema, each.step, TableSource(table))
         yield [rewired(end, known) for end in ends]
+
+
+def iterates(node: Node) -> bool:
+    """Whether a plan has iterations."""
+    return any(isinstance(each, (Iterate, Cycle)) for each in nodes_of(node))
 
 
 def _iterated(engine: Holder, node: Iterate, known: dict[int, Node]) -> Kept:
@@ -216,6 +228,56 @@ def _iterated(engine: Holder, node: Iterate, known: dict[int, Node]) -> Kept:
         except BaseException:
             current.release()
             raise
+
+
+def last_state(engine: Holder, node: Cycle, ready: Node) -> Any:
+    """The state with which a cycle ends, on input that has no iterations any more."""
+    rounds = Rounds(node.label, node.at_most, node.report)
+    # What a person's functions change is theirs, and the next run begins as this one did.
+    state = node.state if isinstance(node.state, pa.Table) else copy.deepcopy(node.state)
+    constants: dict[int, tuple[Node, Kept]] = {}
+    seen = [] if node.first is None else list(nodes_of(node.first))
+    with contextlib.ExitStack() as stack, within(engine):
+        stack.callback(rounds.close)
+        stack.callback(_release, constants)
+        same = engine.hold(ready)
+        stack.callback(same.release)
+        rounds.begun = time.perf_counter()
+        while True:
+            end = called(node.body, node.label, "body", same.node, state)
+            with settled(engine, end) as (body,):
+                parts = constants_of(body, same.node, {id(each) for each in seen})
+                seen = list(nodes_of(body))
+                _keep_constants(engine, parts, constants)
+                known = {number: kept.node for number, (_, kept) in constants.items()}
+                table = engine.collect(rewired(body, known))
+            before, state = state, called(node.update, node.label, "update", state, table)
+            rounds.ended(_told(state))
+            if rounds.is_last:
+                return state
+            if node.until is not None and asked(node.until, node.label, state, before):
+                return state
+
+
+def _keep_constants(
+    engine: Holder, parts: tuple[Node, ...], constants: dict[int, tuple[Node, Kept]]
+) -> None:
+    """Compute what a body reads again besides its input, and forget what it no longer reads."""
+    wanted = {id(part): part for part in parts if not _is_at_hand(part)}
+    _release({n: constants.pop(n) for n in list(constants) if n not in wanted})
+    for number, part in wanted.items():
+        if number not in constants:
+            constants[number] = part, engine.hold(part)
+
+
+def _release(constants: dict[int, tuple[Node, Kept]]) -> None:
+    for _, kept in constants.values():
+        kept.release()
+
+
+def _told(state: Any) -> Any:
+    """A state as progress shows it: numbers and short text as they are."""
+    return state if isinstance(state, (bool, int, float, str)) else None
 
 
 def _is_at_hand(node: Node) -> bool:

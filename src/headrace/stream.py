@@ -35,7 +35,7 @@ from headrace.functions import (
 )
 from headrace.hints import STREAM, Hinted
 from headrace.io.sink import as_sink
-from headrace.iterating import Iterating
+from headrace.iterating import HasState, Iterating
 from headrace.jobs import Job, Output
 from headrace.kernels.aggregate import compile_aggregation
 from headrace.kernels.chain import compile_chain, compile_step
@@ -731,6 +731,9 @@ class Stream(Written, Scanning, Iterating, Hinted):
     def _with(self, node: Node) -> Stream:
         return Stream(node)
 
+    def _cycled(self, node: Node) -> Cycled:
+        return Cycled(node)
+
     def _known(self, *names: str) -> None:
         for name in names:
             if name not in self.schema.names:
@@ -891,6 +894,11 @@ class Stream(Written, Scanning, Iterating, Hinted):
                 if tried >= 4:
                     break
         return None
+
+
+@dataclass(frozen=True, eq=False)
+class Cycled(HasState, Stream):
+    """The last state of a cycle as a stream; ``state()`` is the state itself."""
 
 
 def _late(node: EventTime) -> Late:

@@ -89,6 +89,14 @@ def test_a_body_may_join_group_and_nest(engine: Any, tmp_path: Path) -> None:
         lambda s: s.iterate(lambda t: t.map("value + 1"), at_most=3).map("value * 10"), at_most=2
     )
     assert nested.to_list(on=engine) == [430]
+    cycled = hr.from_items([1, 2]).iterate(
+        lambda s: s.cycle(
+            state=0, body=lambda t, _: t.agg(n=hr.sum("value")), at_most=2,
+            update=lambda n, table: n + table["n"][0].as_py(),
+        ),
+        at_most=2,
+    )  # fmt: skip
+    assert cycled.to_list(on=engine) == [12]
     # What is constant in an inner iteration may change in the outer one.
     outer = hr.from_items([1, 2]).iterate(
         lambda s: hr.from_items([5]).iterate(lambda t: t.union(s).distinct(), at_most=2), at_most=2
@@ -119,11 +127,17 @@ def test_cycle_has_a_state(engine: Any) -> None:
         return Line(line.slope + 0.05 * table["g"][0].as_py(), line.rounds + 1)
 
     got = points.cycle(
-        state=Line(1.0), body=body, update=update, report=told.append, on=engine,
+        state=Line(1.0), body=body, update=update, report=told.append,
         until=lambda line, before: abs(line.slope - before.slope) < 0.1, at_most=20,
-    )  # fmt: skip
+    ).state(on=engine)  # fmt: skip
     assert got.rounds == len(told) == 3
     assert got.slope == pytest.approx(2.0, abs=0.1)
+    lines = points.cycle(
+        state=Line(1.0), body=body, update=update, at_most=2,
+        give=lambda line: pa.table({"slope": [line.slope], "n": [line.rounds]}),
+    )  # fmt: skip
+    assert lines.columns == ["slope", "n"]
+    assert [row.n for row in lines.filter("slope > 1").to_list(on=engine)] == [2]
     # Arrow and NumPy values, and a cycle within a cycle, which runs on the same engine.
     table = pa.table({"x": [1.0, 2.0]})
 
@@ -133,10 +147,10 @@ def test_cycle_has_a_state(engine: Any) -> None:
             body=lambda s, a: s.map_batches(lambda b: {"n": [b.num_rows + a[0]]}),
             update=lambda a, t: a + sum(t["n"].to_pylist()),
             at_most=1,
-        )
+        ).state()
         return stream.join(hr.from_arrow(state), on="x", how="semi").with_columns(b=float(best[0]))
 
-    seen = points.cycle(state=table, body=inner, update=lambda s, t: t, at_most=1, on=engine)
+    seen = points.cycle(state=table, body=inner, update=lambda s, t: t, at_most=1).state(on=engine)
     assert seen.sort_by("x").to_pydict() == {"x": [1.0, 2.0], "y": [2.0, 4.0], "b": [3.0, 3.0]}
 
 
@@ -162,10 +176,17 @@ def test_input_is_read_once(box_engine: hr.Box) -> None:
     READS.clear()
     stream = hr.from_source(Counted())
     total = stream.cycle(
-        state=0, body=lambda s, _: s.agg(t=hr.sum("n")), at_most=4, on=box_engine,
+        state=0, body=lambda s, _: s.agg(t=hr.sum("n")), at_most=4,
         update=lambda state, table: state + table["t"][0].as_py(),
     )  # fmt: skip
-    assert total == 180
+    assert total.to_list(on=box_engine) == [180]
+    assert len(READS) == 1
+    beside = hr.from_items([{"n": 1}]).cycle(
+        state=0, body=lambda s, i: s.join(stream.filter("n < 3"), on="n"), at_most=3,
+        update=lambda i, table: i + table.num_rows,
+    )  # fmt: skip
+    READS.clear()
+    assert beside.state(on=box_engine) == 3
     assert len(READS) == 1
     kept = hr.from_items([{"n": 1}]).iterate(
         lambda s: s.join(stream.filter("n < 3"), on="n"), at_most=3
@@ -192,10 +213,10 @@ def test_much_is_kept_in_files(engine: Any) -> None:
 
     stream.cycle(
         state=0, body=body, update=lambda i, t: (sums.append(t["t"][0].as_py()), i + 1)[1],
-        at_most=3, on=many,
-    )  # fmt: skip
+        at_most=3,
+    ).state(on=many)  # fmt: skip
     assert sums == [sum(range(i, 400_000, 3)) for i in range(3)]
-    assert all(during)
+    assert all(during[1:])  # the first is asked when the pipeline is built
     grown = stream.iterate(lambda s: s.map("value + 1"), at_most=3)
     assert grown.agg(t=hr.sum("value")).to_list(on=many)[0].t == sum(range(400_000)) + 3 * 400_000
     gc.collect()
@@ -233,7 +254,9 @@ def test_what_fails_names_the_step(engine: Any) -> None:
     with pytest.raises(hr.StepError, match=r"step 3, iterate: until= failed: AttributeError"):
         bad.collect(on=engine)
     with pytest.raises(hr.StepError, match=r"step 2, cycle: update= failed: KeyError"):
-        stream.cycle(state=0, body=lambda s, _: s, update=lambda s, t: t["z"], at_most=1, on=engine)
+        stream.cycle(state=0, body=lambda s, _: s, update=lambda s, t: t["z"], at_most=1).count(
+            on=engine
+        )
     with pytest.raises(hr.StepError, match=r"map .* failed on record 2: ZeroDivisionError"):
         stream.iterate(lambda s: s.map(lambda v: 1 // (v - 2), schema=int), at_most=1).collect(
             on=engine
@@ -270,13 +293,24 @@ def test_what_fails_names_the_step(engine: Any) -> None:
         ),
         (
             lambda s: s.iterate(
-                lambda t: t.cycle(state=0, body=lambda u, _: u, update=max, at_most=1), at_most=1
+                lambda t: hr.from_items(
+                    [t.cycle(state=0, body=lambda u, _: u, update=max, at_most=1).state()]
+                ),
+                at_most=1,
             ),
-            "it gives a value and not a stream",
+            "step 2, cycle: its state is not known before the iteration that it is in runs",
         ),
         (
-            lambda s: s.cycle(state=0, body=lambda t, _: 3, update=max, at_most=1, on="box"),
+            lambda s: s.cycle(state=0, body=lambda t, _: 3, update=max, at_most=1),
             "step 2, cycle: the body returned 3",
+        ),
+        (
+            lambda s: s.cycle(state=0, body=lambda t, _: t.drop("z"), update=max, at_most=1),
+            "step 2, drop: there is no column 'z'",
+        ),
+        (
+            lambda s: s.cycle(state=0, body=lambda t, _: t, update=max, at_most=1, give=3),
+            "give=3 is not a function of the state",
         ),
     ],
 )

@@ -21,11 +21,11 @@ from headrace.checkpoints.control import checkpoint_folder
 from headrace.errors import EngineError, PlanError
 from headrace.io.held import Held, HoldSink
 from headrace.io.sink import Sink
-from headrace.iteration import settled
+from headrace.iteration import iterates, settled
 from headrace.jobs import AVAILABLE_NOW, Job, Output
 from headrace.kernels.scans import scan_place
 from headrace.plan.explain import ITERATED, LOCK
-from headrace.plan.iteration import Iterate
+from headrace.plan.iteration import Cycle, Iterate
 from headrace.plan.nodes import (
     EventTime,
     External,
@@ -38,7 +38,7 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.stages import Stage
-from headrace.plan.time import ends, nodes_of, refuse_endless
+from headrace.plan.time import ends, refuse_endless
 from headrace.sizes import byte_size
 from headrace.windows import duration
 
@@ -180,7 +180,7 @@ class Box:
             refuse_endless(output.node)
         if (checkpoint, trigger) != (None, None) and all(output.bounded for output in outputs):
             raise PlanError("checkpoint= and trigger= are for input that does not end")
-        if any(isinstance(each, Iterate) for o in outputs for each in nodes_of(o.node)):
+        if any(iterates(output.node) for output in outputs):
             if all(output.bounded for output in outputs):
                 return BoxBatch(self, outputs)
             raise PlanError("start: what iterates and what never ends are two jobs; collect one")
@@ -205,7 +205,7 @@ class Box:
             place = "ingress"
         elif isinstance(head, Late):
             place = "the ingress's late side"
-        elif isinstance(head, Iterate):
+        elif isinstance(head, (Iterate, Cycle)):
             place = ITERATED
         elif isinstance(head, Union):
             place = "no copy; joint watermark"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -53,9 +53,51 @@ class Iterate(Node):
 
     @property
     def detail(self) -> str:
-        most = "" if self.at_most is None else f"at most {self.at_most} times"
-        how = "" if self.until is None else f"until {function_name(self.until)}"
-        return ", ".join(part for part in (how, most) if part)
+        return _ending(self.until, self.at_most)
+
+
+@dataclass(frozen=True, eq=False)
+class Cycle(Node):
+    """A body computed again and again on the same input, with a state that its result updates."""
+
+    input: Node
+    state: Any
+    body: Callable[..., Any]
+    """Gives the end of a plan, of the leaf that it is to begin with and a state."""
+    update: Callable[..., Any]
+    until: Callable[..., Any] | None
+    at_most: int | None
+    report: Callable[[Any], Any] | None
+    give: Callable[[Any], Any]
+    """The last state as a table."""
+    first: Node | None = None
+    """The body with the first state, where it could be made without its input."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input,)
+
+    @property
+    def inner(self) -> tuple[Node, ...]:
+        return () if self.first is None else (self.first,)
+
+    @property
+    def needs_end(self) -> bool:
+        return True
+
+    @property
+    def without_end(self) -> str:
+        return "it takes input that ends"
+
+    @property
+    def detail(self) -> str:
+        return _ending(self.until, self.at_most)
+
+
+def _ending(until: Callable[..., Any] | None, at_most: int | None) -> str:
+    most = "" if at_most is None else f"at most {at_most} times"
+    how = "" if until is None else f"until {function_name(until)}"
+    return ", ".join(part for part in (how, most) if part)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +134,11 @@ def _differs(before: Any, after: Any) -> bool:
     return before is not after
 
 
-def constants_of(body: Node, again: Again) -> tuple[Node, ...]:
-    """The largest parts of a body that are the same in every iteration."""
+def constants_of(body: Node, again: Node, seen: Set[int] | None = None) -> tuple[Node, ...]:
+    """The largest parts of a body that are the same in every iteration.
+
+    Where the body is made anew for each, those are the steps that were ``seen``, by ``id``, before.
+    """
     depends: dict[int, bool] = {}
 
     def asks(each: Node) -> bool:
@@ -102,7 +147,7 @@ def constants_of(body: Node, again: Again) -> tuple[Node, ...]:
         return depends[id(each)]
 
     def parts(each: Node) -> Iterator[Node]:
-        if not asks(each):
+        if not asks(each) and (seen is None or id(each) in seen):
             yield each
             return
         for source in each.inputs:

@@ -19,7 +19,7 @@ from headrace.io.sink import Sink
 from headrace.iteration import Kept, settled
 from headrace.jobs import Job, Output
 from headrace.plan.explain import ITERATED, LOCK
-from headrace.plan.iteration import Held, Iterate
+from headrace.plan.iteration import Cycle, Held, Iterate
 from headrace.plan.nodes import (
     External,
     Join,
@@ -190,7 +190,7 @@ class Spark:
             places = ["read in the Python worker"]
         elif isinstance(head, External):
             places = ["Spark DataFrame"]
-        elif isinstance(head, Iterate):
+        elif isinstance(head, (Iterate, Cycle)):
             places = [ITERATED]
         elif rows or isinstance(head, (Join, JoinWithin, Sort)):
             places = ["Spark SQL"]
