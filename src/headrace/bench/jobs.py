@@ -10,7 +10,6 @@ from headrace.errors import PlanError, nearest
 from headrace.spark.engine import Spark
 
 ENGINES = ("spark", "box")
-BASELINES = ("pyspark",)
 
 
 def jobs_for(
@@ -22,10 +21,11 @@ def jobs_for(
         if name not in ENGINES:
             raise PlanError(f"there is no engine '{name}'{nearest(name, ENGINES)}")
         jobs[name] = _ours(app, path, form, box if name == "box" else spark)
+    known = _baselines(app, path, form, spark) if against else {}
     for name in against:
-        if name not in BASELINES:
-            raise PlanError(f"there is no baseline '{name}'{nearest(name, BASELINES)}")
-        jobs[name] = _pyspark(app, path, form, spark)
+        if name not in known:
+            raise PlanError(f"there is no baseline '{name}' of {app.name}{nearest(name, known)}")
+        jobs[name] = known[name]
     return jobs
 
 
@@ -36,10 +36,13 @@ def _ours(app: App, path: str, form: str, engine: Any) -> Job:
     return run
 
 
-def _pyspark(app: App, path: str, form: str, spark: Spark) -> Job:
-    def run() -> Any:
-        from headrace.bench.pyspark import JOBS
+def _baselines(app: App, path: str, form: str, spark: Spark) -> dict[str, Job]:
+    """The same job as it is written without Headrace."""
+    from headrace.bench import iterations, pyspark
 
-        return JOBS[app.name](spark.session, path, form)
-
-    return run
+    known: dict[str, Job] = {}
+    if app.name in pyspark.JOBS:
+        known["pyspark"] = lambda: pyspark.JOBS[app.name](spark.session, path, form)
+    for name, job in iterations.BASELINES.get(app.name, {}).items():
+        known[name] = lambda job=job: job(spark.session, path)  # type: ignore[misc]
+    return known

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,15 +57,17 @@ def measure(
     jobs: dict[str, Job],
     rounds: int,
     progress: Callable[[str], None] = lambda text: None,
+    unlike: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Run the jobs by turns, check that they agree, and report."""
+    """Run the jobs by turns, check that they agree but for some, and report."""
     first: dict[str, pa.Table] = {}
     equal = True
     for name, job in jobs.items():
         progress(f"warming up {name}")
         result = job()
-        first = first or result
-        equal = equal and same_tables(first, result)
+        if name not in unlike:
+            first = first or result
+            equal = equal and same_tables(first, result)
         del result
     first.clear()
     measured = {name: Measured(name) for name in jobs}

@@ -17,7 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from headrace import apps
+from headrace.apps import kmeans
 from headrace.bench import checkpoints, streams
+from headrace.bench.iterations import UNLIKE
 from headrace.bench.jobs import jobs_for
 from headrace.bench.runner import measure
 from headrace.box.engine import SCHEDULERS, Box
@@ -45,7 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against",
         metavar="NAME,…",
         help="baselines: pyspark, the same job written by hand (pyspark-best: with all files in "
-        "one batch, for a streaming app); an engine, duckdb, polars, limit for a streaming app",
+        "one batch, for a streaming app); an engine, duckdb, polars, limit for a streaming app; "
+        "mllib and numpy for kmeans",
     )
     parser.add_argument("--records", type=int, metavar="N", help="how many records to generate")
     parser.add_argument("--seed", type=int, default=1, help="the seed of the generator (1)")
@@ -93,6 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what a checkpoint on the box costs, every second unless told",
     )
     stream.add_argument("--profile", action="store_true", help="show where time goes")
+    parser.add_argument("--centroids", type=int, metavar="K", help="of kmeans (50)")
     ordered.add_arguments(parser)
 
 
@@ -105,6 +109,10 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.only or arguments.plots:
         raise PlanError("--only and --plots are for 'headrace bench ordered'")
     app = apps.load(arguments.app)
+    if arguments.centroids is not None:
+        if app.name != "kmeans" or arguments.centroids < 1:
+            raise PlanError("--centroids is a number of centroids, for 'headrace bench kmeans'")
+        kmeans.K = arguments.centroids
     if arguments.in_order and arguments.scheduler not in (None, "in-order"):
         raise PlanError("--in-order is a scheduler; drop the other")
     scheduler = "in-order" if arguments.in_order else arguments.scheduler
@@ -141,7 +149,7 @@ def _batch(
         if "spark" in on or against:
             status.update("starting Spark")
             _ = spark.session
-        report = measure(app, records, jobs, arguments.rounds, status.update)
+        report = measure(app, records, jobs, arguments.rounds, status.update, UNLIKE)
     report["format"] = form
     show(report, console)
     return report
