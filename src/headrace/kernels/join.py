@@ -10,52 +10,41 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.kernels.aggregate import by_shard
-from headrace.kernels.expressions.kernel import validity
-from headrace.kernels.group import Grouper
+from headrace.kernels.expressions.kernel import as_column
+from headrace.kernels.hash_join import HashTable, all_valid
+from headrace.kernels.native import hash_join as native
 from headrace.plan.nodes import Join
 
 
 def matched(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> tuple[Any, Any]:
     """The pairs of rows with equal keys, by left row and then by right row. Null equals nothing."""
-    grouper = Grouper([k.type for k in left])
-    codes = [grouper.groups(side)[0] for side in (left, right)]
-    there = [_all_valid(side, len(c)) for side, c in zip((left, right), codes, strict=True)]
-    rows = [np.flatnonzero(valid) for valid in there]
-    a, b = (c[r] for c, r in zip(codes, rows, strict=True))
-    order = np.argsort(b, kind="stable")
-    ranked = b[order]
-    first, end = np.searchsorted(ranked, a, "left"), np.searchsorted(ranked, a, "right")
-    sizes = end - first
-    lefts = np.repeat(rows[0], sizes)
-    ends = np.cumsum(sizes)
-    places = np.arange(int(ends[-1]) if ends.size else 0) - np.repeat(ends - sizes - first, sizes)
-    return lefts, rows[1][order[places]]
+    if len(right[0]) <= _MUCH_LARGER * len(left[0]):
+        return HashTable(right).probe(left)
+    b, a = HashTable(left).probe(right)
+    starts, order = np.empty(len(left[0]) + 1, np.uint32), np.empty(a.size, np.uint32)
+    native.list_rows(a, starts, order)
+    return a[order], b[order]
 
 
-def _all_valid(keys: Sequence[pa.Array], rows: int) -> Any:
-    there = np.ones(rows, np.bool_)
-    for key in keys:
-        valid = validity(key)
-        if valid.size:
-            there &= valid
-    return there
+_MUCH_LARGER = 4
+"""A side so many times as large is rather sorted than put into a table."""
 
 
 def equi_join(node: Join, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
     """All the records of a join, of one shard of keys."""
-    a, b = matched([left.column(n) for n in node.left_on], [right.column(n) for n in node.right_on])
+    ours = [left.column(name) for name in node.left_on]
+    theirs = [right.column(name) for name in node.right_on]
     if node.how in ("semi", "anti"):
-        there = np.zeros(left.num_rows, np.bool_)
-        there[a] = True
+        there = HashTable(theirs).contains(ours)
         return left.filter(pa.array(there if node.how == "semi" else ~there))
-    lefts, rights = pa.array(a, pa.int64()), pa.array(b, pa.int64())
-    parts = [(lefts, rights)]
+    a, b = matched(ours, theirs)
+    parts = [(as_column(a), as_column(b))]
     if node.how in ("left", "outer"):
-        alone = np.setdiff1d(np.arange(left.num_rows), a)
-        parts.append((pa.array(alone, pa.int64()), pa.nulls(alone.size, pa.int64())))
+        alone = _others(a, left.num_rows)
+        parts.append((as_column(alone), pa.nulls(alone.size, pa.int64())))
     if node.how in ("right", "outer"):
-        alone = np.setdiff1d(np.arange(right.num_rows), b)
-        parts.append((pa.nulls(alone.size, pa.int64()), pa.array(alone, pa.int64())))
+        alone = _others(b, right.num_rows)
+        parts.append((pa.nulls(alone.size, pa.int64()), as_column(alone)))
     lefts, rights = (pa.concat_arrays([p[i] for p in parts]) for i in (0, 1))
     keys = dict(zip(node.left_on, node.right_on, strict=True))
     columns = []
@@ -66,6 +55,13 @@ def equi_join(node: Join, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.Rec
         columns.append(column)
     columns += [right.column(old).take(rights) for old, _ in node.renamed]
     return pa.RecordBatch.from_arrays(columns, schema=node.schema)
+
+
+def _others(rows: Any, count: int) -> Any:
+    """The rows that are not among some."""
+    others = np.ones(count, np.bool_)
+    others[rows] = False
+    return np.flatnonzero(others)
 
 
 def sharded(
@@ -82,4 +78,4 @@ def without_null(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
     columns = [batch.column(n) for n in keys]
     if not any(c.null_count for c in columns):
         return batch
-    return batch.filter(pa.array(_all_valid(columns, batch.num_rows)))
+    return batch.filter(pa.array(all_valid(columns)))
