@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.kernels.hash_join import HashTable
-from headrace.kernels.join import matched
 from headrace.kernels.native import hash_join as native
 
 DAYS = [datetime.datetime(1900, 1, 1), datetime.datetime(2024, 2, 29)]
@@ -85,8 +84,9 @@ def test_pairs_are_those_of_a_loop_over_all_rows(drawn, offset):
     assert list(zip(left.tolist(), right.tolist(), strict=True)) == want
     there = {i for i, _ in want}
     assert table.contains(keys).tolist() == [i in there for i in range(len(probe))]
-    left, right = matched(keys, columns(build, kinds, offset))
-    assert list(zip(left.tolist(), right.tolist(), strict=True)) == want
+    alone = [(i, -1) for i in range(len(probe)) if i not in there]
+    left, right = table.find(keys).pairs(alone=True)
+    assert list(zip(left.tolist(), right.tolist(), strict=True)) == sorted(want + alone)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

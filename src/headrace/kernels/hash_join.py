@@ -75,10 +75,12 @@ class HashTable:
 
     def probe(self, keys: Sequence[pa.Array]) -> tuple[Rows, Rows]:
         """The pairs of rows with equal keys, the given row first: by it, then by the other."""
-        firsts, found = self._find(keys)
-        left, right = np.empty(found, np.int64), np.empty(found, np.int64)
-        native.write_pairs(firsts, self._starts, self._listed, left, right)
-        return left, right
+        return self.find(keys).pairs()
+
+    def find(self, keys: Sequence[pa.Array]) -> Matches:
+        """What ``probe`` gives, counted and not yet written."""
+        firsts, count = self._find(keys)
+        return Matches(self, firsts, count)
 
     def contains(self, keys: Sequence[pa.Array]) -> Rows:
         """Whether there is a row with the key of each given row."""
@@ -101,6 +103,32 @@ class HashTable:
         else:
             found = native.find_words(coded.words, coded.valid, self._table, self._starts, firsts)
         return firsts, int(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """The rows that match some others."""
+
+    table: HashTable
+    firsts: Rows
+    """Of each row the first that matches it, or -1."""
+    count: int
+    """How many pairs there are."""
+
+    @property
+    def is_one_each(self) -> bool:
+        """Whether every row matches just one."""
+        return self.table.is_unique and self.count == self.firsts.size
+
+    def pairs(self, *, alone: bool = False) -> tuple[Rows, Rows]:
+        """The pairs; with ``alone`` rows that match none as well, each with -1."""
+        count = self.count
+        if alone:
+            count += int(np.count_nonzero(self.firsts < 0))
+        left, right = np.empty(count, np.int64), np.empty(count, np.int64)
+        table = self.table
+        native.write_pairs(self.firsts, table._starts, table._listed, alone, left, right)
+        return left, right
 
 
 def _empty_slots(rows: int, words: int) -> Rows:

@@ -281,24 +281,30 @@ def list_rows(firsts: Any, starts: Any, rows: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def write_pairs(firsts: Any, starts: Any, rows: Any, left: Any, right: Any) -> None:
-    """Each row with all rows of its key."""
+def write_pairs(firsts: Any, starts: Any, rows: Any, alone: bool, left: Any, right: Any) -> None:
+    """Each row with all rows of its key; with ``alone`` one that has none with NONE."""
     at = 0
-    n = firsts.size
     many = starts.size > 0
-    for row in range(n):
+    for row in range(firsts.size):
         first = firsts[row]
-        if first < 0:
-            continue
-        if not many:
-            left[at] = row
-            right[at] = first
-            at += 1
+        if first < 0 or not many:
+            if first >= 0 or alone:
+                left[at] = row
+                right[at] = first
+                at += 1
             continue
         for i in range(starts[first], starts[first + 1]):
             left[at] = row
             right[at] = rows[i]
             at += 1
+
+
+@njit(nogil=True, cache=True)
+def mark_rows(rows: Any, marks: Any) -> None:
+    """Mark some rows; threads may do so at once, and any that is NONE is left out."""
+    for i in range(rows.size):
+        if rows[i] >= 0 and not marks[rows[i]]:
+            marks[rows[i]] = True
 
 
 @njit(nogil=True, cache=True)
