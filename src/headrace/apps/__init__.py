@@ -19,7 +19,7 @@ from headrace.stream import Stream
 from headrace.windows import AnyWindow
 
 NAMES = (
-    "wc", "search", "collisions", "kmeans",
+    "wc", "search", "collisions", "kmeans", "orders",
     "pagerank", "connected_components", "transitive_closure",
     "wordcount", "grep", "join", "distinct", "netmon", "tweets",
     "stateful_wc", "fraud", "spikes",

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from headrace.box.bundle import Bundle
 from headrace.kernels.chain import Chain
-from headrace.operators.operator import Operator, Phases, Result
+from headrace.operators.operator import Operator, Phases, Placed, Result
 from headrace.operators.shards import Shards
 from headrace.operators.stores import Note, TrackedStore, of_lane
 from headrace.windows import BEGINNING, FOREVER
@@ -139,11 +139,11 @@ class Hosted:
         return self._advance(time, out)
 
     def _advance(self, time: int, out: Outbox) -> Phases:
-        def emit(shard: int, result: Result) -> None:
+        def emit(shard: int, result: Result | Placed) -> None:
             number, batch = result
             if not batch.schema.equals(self.schema):
                 batch = batch.cast(self.schema)
-            out.emit(batch, (number, shard))
+            out.emit(batch, (number, shard) if isinstance(number, int) else number)
 
         yield from self.operator.advance(self.shards, out.lane, time, emit)
         promised = min(state.promised(time) for state in self.shards.states)

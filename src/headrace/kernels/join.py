@@ -10,62 +10,147 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.kernels.aggregate import by_shard
-from headrace.kernels.expressions.kernel import validity
-from headrace.kernels.group import Grouper
+from headrace.kernels.expressions.kernel import as_column
+from headrace.kernels.hash_join import HashTable, all_valid
+from headrace.kernels.native import hash_join as native
 from headrace.plan.nodes import Join
 
-
-def matched(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> tuple[Any, Any]:
-    """The pairs of rows with equal keys, by left row and then by right row. Null equals nothing."""
-    grouper = Grouper([k.type for k in left])
-    codes = [grouper.groups(side)[0] for side in (left, right)]
-    there = [_all_valid(side, len(c)) for side, c in zip((left, right), codes, strict=True)]
-    rows = [np.flatnonzero(valid) for valid in there]
-    a, b = (c[r] for c, r in zip(codes, rows, strict=True))
-    order = np.argsort(b, kind="stable")
-    ranked = b[order]
-    first, end = np.searchsorted(ranked, a, "left"), np.searchsorted(ranked, a, "right")
-    sizes = end - first
-    lefts = np.repeat(rows[0], sizes)
-    ends = np.cumsum(sizes)
-    places = np.arange(int(ends[-1]) if ends.size else 0) - np.repeat(ends - sizes - first, sizes)
-    return lefts, rows[1][order[places]]
+LEFT, RIGHT = 0, 1
+PIECE = 1 << 16
+"""The records of a bundle of a large result."""
+_MOST_PAIRS = 1 << 20
+"""A bundle with more matches is looked up in parts."""
 
 
-def _all_valid(keys: Sequence[pa.Array], rows: int) -> Any:
-    there = np.ones(rows, np.bool_)
-    for key in keys:
-        valid = validity(key)
-        if valid.size:
-            there &= valid
-    return there
+class Lookup:
+    """One side of a join, all of it, in which the records of the other are looked up.
+
+    Threads may look up bundles at once. What comes of the records of this side alone, such as
+    those without a match in an outer join, comes at the end.
+    """
+
+    def __init__(self, node: Join, side: int, batch: pa.RecordBatch) -> None:
+        self.node, self.side = node, side
+        keys = (node.left_on, node.right_on)
+        self.keys, self.other_keys = keys[side], keys[1 - side]
+        self.table = HashTable([batch.column(n) for n in self.keys])
+        outer = ("left", "right")
+        self.is_filter = node.how in ("semi", "anti")
+        self.others_alone = node.how in ("outer", outer[1 - side])
+        """Whether the other side's records come out without a match."""
+        alone = node.how in ("outer", outer[side]) or (self.is_filter and side == LEFT)
+        self.matched = np.zeros(batch.num_rows, np.bool_) if alone else None
+        """Which records of this side have a match, where that matters."""
+        self.batch, self.shown = batch, batch.select(self._shown())
+        """All columns, and those that come out beside the other side's."""
+
+    def _shown(self) -> list[str]:
+        node = self.node
+        if self.side == LEFT:
+            return [n for n in left_names(node) if node.how != "right" or n not in node.left_on]
+        keys = node.right_on if node.how in ("right", "outer") else ()
+        return [*(old for old, _ in node.renamed), *keys]
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it holds."""
+        return self.table.nbytes + int(self.batch.nbytes)
+
+    def join(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """What comes of a bundle of the other side."""
+        if batch.num_rows == 0:
+            return
+        found = self.table.find([batch.column(n) for n in self.other_keys])
+        if found.count > _MOST_PAIRS and batch.num_rows > 1:
+            half = batch.num_rows // 2
+            yield from self.join(batch.slice(0, half))
+            yield from self.join(batch.slice(half))
+            return
+        if self.is_filter and self.side == RIGHT:
+            there = found.firsts >= 0
+            yield self._filtered(batch, there if self.node.how == "semi" else ~there)
+            return
+        if self.matched is None and found.is_one_each:
+            yield self._beside(batch, found.firsts, alone=False)
+            return
+        rows, mine = found.pairs(alone=self.others_alone)
+        if self.matched is not None:
+            native.mark_rows(mine, self.matched)
+        if self.is_filter or rows.size == 0:
+            return
+        if not (rows.size == batch.num_rows and self.table.is_unique):
+            batch = batch.take(as_column(rows))
+        yield self._beside(batch, mine, alone=rows.size > found.count)
+
+    def rest(self) -> pa.RecordBatch | None:
+        """What comes of this side's records alone, when all of the other have been looked up."""
+        if self.matched is None:
+            return None
+        rest = self._filtered(self.batch, self.matched == (self.node.how == "semi"))
+        if self.is_filter:
+            return rest
+        return self._paired(rest, None) if self.side == LEFT else self._paired(None, rest)
+
+    def _beside(self, others: pa.RecordBatch, rows: Any, *, alone: bool) -> pa.RecordBatch:
+        """Records of the other side beside rows of this one; with ``alone`` some are NONE."""
+        places = pa.array(rows, mask=rows < 0) if alone else as_column(rows)
+        mine = self.shown.take(places) if self.shown.num_columns else self.shown
+        return self._paired(mine, others) if self.side == LEFT else self._paired(others, mine)
+
+    def _filtered(self, batch: pa.RecordBatch, mask: Any) -> pa.RecordBatch:
+        names = self.node.schema.names
+        if self.is_filter and batch.schema.names != names:
+            batch = batch.select(names)
+        return batch if mask.all() else batch.filter(pa.array(mask))
+
+    def _paired(self, left: pa.RecordBatch | None, right: pa.RecordBatch | None) -> pa.RecordBatch:
+        """Records of both sides beside each other; None for nulls."""
+        node = self.node
+        rows = (left if right is None else right).num_rows  # type: ignore[union-attr]
+        keys: dict[str, pa.Array] = {}
+        if right is not None and node.how in ("right", "outer"):
+            pairs = zip(node.left_on, node.right_on, strict=True)
+            keys = {ours: right.column(theirs) for ours, theirs in pairs}
+        columns = []
+        for name in left_names(node):
+            if name in keys and (left is None or node.how == "right"):
+                columns.append(keys[name])
+            elif left is None:
+                columns.append(pa.nulls(rows, node.schema.field(name).type))
+            elif name in keys:
+                columns.append(pc.coalesce(left.column(name), keys[name]))
+            else:
+                columns.append(left.column(name))
+        for old, new in node.renamed:
+            kind = node.schema.field(new).type
+            columns.append(pa.nulls(rows, kind) if right is None else right.column(old))
+        return pa.RecordBatch.from_arrays(columns, schema=node.schema)
 
 
-def equi_join(node: Join, left: pa.RecordBatch, right: pa.RecordBatch) -> pa.RecordBatch:
-    """All the records of a join, of one shard of keys."""
-    a, b = matched([left.column(n) for n in node.left_on], [right.column(n) for n in node.right_on])
-    if node.how in ("semi", "anti"):
-        there = np.zeros(left.num_rows, np.bool_)
-        there[a] = True
-        return left.filter(pa.array(there if node.how == "semi" else ~there))
-    lefts, rights = pa.array(a, pa.int64()), pa.array(b, pa.int64())
-    parts = [(lefts, rights)]
-    if node.how in ("left", "outer"):
-        alone = np.setdiff1d(np.arange(left.num_rows), a)
-        parts.append((pa.array(alone, pa.int64()), pa.nulls(alone.size, pa.int64())))
-    if node.how in ("right", "outer"):
-        alone = np.setdiff1d(np.arange(right.num_rows), b)
-        parts.append((pa.nulls(alone.size, pa.int64()), pa.array(alone, pa.int64())))
-    lefts, rights = (pa.concat_arrays([p[i] for p in parts]) for i in (0, 1))
-    keys = dict(zip(node.left_on, node.right_on, strict=True))
-    columns = []
-    for name in left.schema.names:
-        column = left.column(name).take(lefts)
-        if name in keys and node.how in ("right", "outer"):
-            column = pc.coalesce(column, right.column(keys[name]).take(rights))
-        columns.append(column)
-    columns += [right.column(old).take(rights) for old, _ in node.renamed]
-    return pa.RecordBatch.from_arrays(columns, schema=node.schema)
+def left_names(node: Join) -> list[str]:
+    """The left side's columns that come out."""
+    renamed = {new for _, new in node.renamed}
+    return [name for name in node.schema.names if name not in renamed]
+
+
+def columns_of_side(node: Join, side: int) -> set[str]:
+    """The columns that a join needs of a side."""
+    if side == LEFT:
+        return {*node.left_on, *left_names(node)}
+    return {*node.right_on, *(old for old, _ in node.renamed)}
+
+
+def equi_join(
+    node: Join, left: pa.RecordBatch, right: pa.RecordBatch, side: int = RIGHT
+) -> Iterator[pa.RecordBatch]:
+    """All the records of a join, of one shard of keys; they are looked up in those of ``side``."""
+    lookup = Lookup(node, side, left if side == LEFT else right)
+    others = right if side == LEFT else left
+    for start in range(0, others.num_rows, PIECE):
+        yield from lookup.join(others.slice(start, PIECE))
+    rest = lookup.rest()
+    if rest is not None:
+        yield rest
 
 
 def sharded(
@@ -82,4 +167,4 @@ def without_null(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
     columns = [batch.column(n) for n in keys]
     if not any(c.null_count for c in columns):
         return batch
-    return batch.filter(pa.array(_all_valid(columns, batch.num_rows)))
+    return batch.filter(pa.array(all_valid(columns)))

@@ -27,7 +27,7 @@ from headrace.operators.operator import (
     by_keys,
 )
 from headrace.operators.shards import Shards
-from headrace.operators.stores import Note, Retained, Store
+from headrace.operators.stores import Note, Order, Retained, Store
 from headrace.plan.nodes import JoinWithin
 from headrace.windows import BEGINNING
 
@@ -169,7 +169,7 @@ class NearShared(SharedState):
         waiting = sum(int(kept.batch.nbytes) for kept in list(self.kept))
         return self.join.nbytes + waiting
 
-    def add(self, lane: int, batch: pa.RecordBatch, worker: int) -> Iterator[Result]:
+    def add(self, lane: int, batch: pa.RecordBatch, order: Order, worker: int) -> Iterator[Result]:
         batch = without_null(batch, self.operator.keys[lane])
         if batch.num_rows:
             # From another shard on for each worker, so that they seldom meet at a lock.

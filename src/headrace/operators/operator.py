@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 Result = tuple[int, pa.RecordBatch]
 """Some results, and a number (of a slice of time) by which they follow each other."""
+Placed = tuple[Order, pa.RecordBatch]
+"""Some results, and their place in the input."""
+Emit = Callable[[int, Result | Placed], None]
+"""Takes what a shard gives."""
 Task = Callable[[], None]
 Phases = Iterator[list[Task]]
 """Lists of tasks; those of a list may run in parallel, one list after the other."""
@@ -130,7 +134,7 @@ class SharedState:
         """The memory it holds beside the stores."""
         return 0
 
-    def add(self, lane: int, batch: pa.RecordBatch, worker: int) -> Iterator[Result]:
+    def add(self, lane: int, batch: pa.RecordBatch, order: Order, worker: int) -> Iterator[Result]:
         """Take in a bundle of one input; the results that come at once."""
         raise NotImplementedError
 
@@ -237,9 +241,7 @@ class Operator:
         """Whether there may be results when a watermark moves on: at the end, unless told."""
         return now == FOREVER
 
-    def advance(
-        self, shards: Shards, lane: int, watermark: int, emit: Callable[[int, Result], None]
-    ) -> Phases:
+    def advance(self, shards: Shards, lane: int, watermark: int, emit: Emit) -> Phases:
         """The work of a watermark on all shards of one process, as parallel tasks."""
         return advance_shards(shards, lane, watermark, emit)
 

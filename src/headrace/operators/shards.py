@@ -63,7 +63,7 @@ class Shards:
     def add(self, lane: int, batch: pa.RecordBatch, order: Order, worker: int) -> Iterator[Result]:
         """Take in a bundle of one input; the results that come at once."""
         if self.shared is not None:
-            yield from self.shared.add(lane, batch, worker)
+            yield from self.shared.add(lane, batch, order, worker)
             return
         parts = list(self.partials[lane].add(batch, order, worker))
         # From another shard on for each worker, so that they seldom meet at a lock.

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from headrace.errors import PlanError
+from headrace.errors import ExpressionError, PlanError
 from headrace.types import type_name
 
 Value = Any
@@ -74,10 +74,18 @@ _ONE_ROW = pa.RecordBatch.from_arrays([pa.nulls(1)], names=["_"])
 
 
 def fold(kernel: Kernel) -> Kernel:
-    """A kernel that reads no column, computed now unless that could raise."""
-    if not kernel.constant or kernel.raises:
+    """A kernel that reads no column, computed now; one that fails is left to fail where it is used.
+
+    So a constant such as a date is not made of its text again for every row.
+    """
+    if not kernel.constant:
         return kernel
-    value = kernel.run(_ONE_ROW)
+    try:
+        value = kernel.run(_ONE_ROW)
+    except (ExpressionError, pa.ArrowException):
+        if not kernel.raises:
+            raise
+        return kernel
     folded = constant(value if isinstance(value, pa.Scalar) else value[0])
     return not_for_spark(folded) if kernel.differs_in_spark else folded
 

@@ -165,10 +165,12 @@ def hash_bytes(data: Any, at: int, length: int) -> Any:
     return h
 
 
-@njit(nogil=True, cache=True, inline="always")
+@njit(nogil=True, cache=True)
 def same_bytes(a: Any, at: int, b: Any, bt: int, length: int) -> bool:
     """Whether two runs of bytes are equal."""
     i = 0
-    while i < length and a[at + i] == b[bt + i]:
-        i += 1
-    return i == length
+    while i + 8 <= length:
+        if word_at(a, at + i, 8) != word_at(b, bt + i, 8):
+            return False
+        i += 8
+    return i == length or word_at(a, at + i, length - i) == word_at(b, bt + i, length - i)
