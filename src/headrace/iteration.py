@@ -23,7 +23,7 @@ from headrace.errors import EngineError, HeadraceError, StepError
 from headrace.io.held import HeldSource
 from headrace.io.memory import TableSource
 from headrace.kernels.rows import user_line
-from headrace.plan.iteration import Cycle, Held, Iterate, constants_of, rewired
+from headrace.plan.iteration import Cycle, Held, Iterate, constants_of, rewired, rewired_all
 from headrace.plan.nodes import Node, Read
 from headrace.plan.time import nodes_of
 
@@ -187,7 +187,7 @@ def settled(engine: Holder, *ends: Node) -> Iterator[list[Node]]:
                     state = last_state(engine, each, rewired(each.input, known))
                     table = called(each.give, each.label, "give", state)
                     known[id(each)] = Read(each.schema, each.step, TableSource(table))
-        yield [rewired(end, known) for end in ends]
+        yield rewired_all(ends, known)
 
 
 def iterates(node: Node) -> bool:

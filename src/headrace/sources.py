@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from headrace.errors import PlanError
 from headrace.functions import annotated, as_schema, element_type
 from headrace.hints import keywords
 from headrace.io.csv import CsvSource
-from headrace.io.files import MAX_LINE
+from headrace.io.files import MAX_LINE, Reopen
 from headrace.io.folder import FolderSource
 from headrace.io.json import JsonSource
 from headrace.io.kafka import KafkaSource
@@ -89,7 +90,10 @@ def _files(
     for name, value in (("limit", limit), ("until", until)):
         if value is not None:
             raise PlanError(f"read_{kind}: {name}= is for a folder that grows; pass follow=True")
-    return from_source(_SOURCES[kind].open(path, **options))
+    stream = from_source(_SOURCES[kind].open(path, **options))
+    known = options | ({"schema": stream.schema} if "schema" in options else {})
+    assert isinstance(stream.node, Read)
+    return Stream(replace(stream.node, reopen=Reopen(_SOURCES[kind], path, known)))
 
 
 _SOURCES: dict[str, Any] = {

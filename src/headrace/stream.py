@@ -47,6 +47,7 @@ from headrace.kernels.window import window_schema
 from headrace.keyed import KeyedStream, WindowedStream
 from headrace.plan import explain as plan_explain
 from headrace.plan.iteration import Again
+from headrace.plan.lookup import LookUp
 from headrace.plan.nodes import (
     Custom,
     EventTime,
@@ -83,12 +84,16 @@ from headrace.plan.time import (
     zone_of,
 )
 from headrace.scanning import Scanning, deduplicated
+from headrace.tables import check_refresh
 from headrace.types import normal_batch, to_schema, type_name, unique_names
 from headrace.windows import AnyWindow, duration
 from headrace.writing import Written
 
 JOINS = {"inner": "inner", "left": "left", "right": "right", "outer": "outer", "full": "outer",
          "semi": "semi", "anti": "anti"}  # fmt: skip
+
+
+TABLE_JOINS = ("inner", "left", "semi", "anti")
 
 
 DEFAULT_IDLE = 30_000_000
@@ -502,12 +507,18 @@ class Stream(Written, Scanning, Iterating, Hinted):
         right_on: str | Sequence[str] | None = None,
         how: str = "inner",
         suffix: str = "_right",
+        refresh: Any = None,
     ) -> Stream:
         """Records paired by equal keys.
 
         ``how`` is inner, left, right, outer, semi (left records with a match) or anti (without).
         The key columns come out once, under the left names; other columns of the right side that
         the left has too get ``suffix``. A null key matches nothing.
+
+        A stream that does not end is joined with a table, input that does, by inner, left, semi or
+        anti: the table is read when the job starts, and each record is looked up in it as it
+        comes. ``refresh`` has it read again, every so often (``"5 min"``) or ``"on change"`` of its
+        files.
         """
         with self._building("join") as at:
             if not isinstance(other, Stream):
@@ -519,6 +530,23 @@ class Stream(Written, Scanning, Iterating, Hinted):
             renamed: list[tuple[str, str]] = []
             if JOINS[how] not in ("semi", "anti"):
                 fields, renamed = self._beside(other, right, suffix)
+            if is_bounded(other.node) and not is_bounded(self.node):
+                if how not in TABLE_JOINS:
+                    raise PlanError(
+                        f"how={how!r} waits for the stream to end, and it never does; with a table "
+                        f"use {', '.join(TABLE_JOINS)}"
+                    )
+                on_change = check_refresh(other.node, refresh)
+                every = None if refresh is None or on_change else duration(refresh, "refresh", 1)
+                return Stream(
+                    LookUp(
+                        pa.schema(fields), max(at.step, other.node.step + 1), self.node,
+                        other.node, tuple(left), tuple(right), JOINS[how], tuple(renamed),
+                        every, on_change,
+                    )
+                )  # fmt: skip
+            if refresh is not None:
+                raise PlanError("refresh= is for a stream that never ends, joined with a table")
             return Stream(
                 Join(
                     pa.schema(fields),

@@ -21,6 +21,7 @@ from headrace.checkpoints.control import checkpoint_folder
 from headrace.errors import EngineError, PlanError
 from headrace.io.held import Held, HoldSink
 from headrace.io.sink import Sink
+from headrace.io.tables import InProcess
 from headrace.iteration import iterates, settled
 from headrace.jobs import AVAILABLE_NOW, Job, Output
 from headrace.kernels.scans import scan_place
@@ -40,6 +41,7 @@ from headrace.plan.nodes import (
 from headrace.plan.stages import Stage
 from headrace.plan.time import ends, refuse_endless
 from headrace.sizes import byte_size
+from headrace.tables import with_tables
 from headrace.windows import duration
 
 
@@ -184,6 +186,7 @@ class Box:
             if all(output.bounded for output in outputs):
                 return BoxBatch(self, outputs)
             raise PlanError("start: what iterates and what never ends are two jobs; collect one")
+        outputs, tables = with_tables(self, outputs, lambda _: InProcess())
         kept: Kept | None = None
         if checkpoint is not None:
             shards = 1 << (self.workers - 1).bit_length()
@@ -191,10 +194,12 @@ class Box:
             kept, outputs = kept_in(folder, outputs, shards, self.interval)
         try:
             run = self._run(outputs, kept, only_now=trigger is not None)
+            run.tables = tables
             run.start()
         except BaseException:
             if kept is not None:
                 kept.keeper.end()
+            tables.close()
             raise
         return BoxJob(run, outputs)
 

@@ -42,6 +42,7 @@ from headrace.io.offsets import replayable
 from headrace.jobs import Output, Progress, Shown, SourceProgress, StageProgress
 from headrace.plan.time import zone_of
 from headrace.signals import GRACE, Halt, asked_to_stop
+from headrace.tables import Tables
 from headrace.watermarks import least_awake
 from headrace.windows import BEGINNING, FOREVER
 
@@ -111,6 +112,8 @@ class Run:
         self.profiled = False
         """Whether to count what a profile shows."""
         self.over = False
+        self.tables = Tables()
+        """Those that its streams are joined with."""
         self.error: BaseException | None = None
         self.keeper = None if kept is None else kept.keeper
         self.cutting: Cutting | None = None
@@ -384,6 +387,7 @@ class Run:
     def _finish(self) -> None:
         self.over = True
         self.finished_at = time.perf_counter()
+        self.tables.close()
         self.cascade.room.notify_all()
         self.ended.set()
 
@@ -537,7 +541,7 @@ class Run:
                 bytes_in_flight=self.cascade.bytes,
                 late=sum(i.late for i in self.ingresses),
                 bad=sum(i.bad for i in self.ingresses),
-                notes=tuple(note for i in self.ingresses for note in i.notes),
+                notes=(*(note for i in self.ingresses for note in i.notes), *self.tables.notes),
                 running=not self.over,
                 error=None if self.error is None else str(self.error),
             )

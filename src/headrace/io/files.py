@@ -52,6 +52,26 @@ class File:
             raise BadRecord(f"{self.path} cannot be read: {error}") from None
 
 
+@dataclass(frozen=True)
+class Reopen:
+    """A source of files as it was opened, to be opened again when they have changed."""
+
+    kind: Any
+    where: Any
+    options: dict[str, Any]
+
+    def __call__(self) -> Any:
+        return self.kind.open(self.where, **self.options)
+
+    def stamps(self) -> list[tuple[str, int, int]]:
+        """What tells whether the files are still the same."""
+        found = []
+        for file in find_files(self.where, "refresh"):
+            system, path = filesystem(file.path)
+            found.append((file.path, file.size, system.get_file_info(path).mtime_ns or 0))
+        return found
+
+
 def describe_files(kind: str, files: Sequence[File]) -> str:
     """A source of files in a few words."""
     total = sum(f.size for f in files)

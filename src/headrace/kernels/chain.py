@@ -15,8 +15,10 @@ from headrace.errors import ExpressionError, HeadraceError, PlanError, StepError
 from headrace.kernels import rows
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import Kernel, as_column, numbers
+from headrace.kernels.look_up import look_up
 from headrace.kernels.native import panes
 from headrace.kernels.tokenise import Text, Tokeniser
+from headrace.plan.lookup import LookUp
 from headrace.plan.nodes import (
     EventTime,
     Explode,
@@ -109,6 +111,8 @@ def compile_step(step: Narrow, schema: pa.Schema, zone: str = "UTC") -> tuple[Ru
         return _map_rows(step, schema)
     if isinstance(step, EventTime):
         return _event_time(step, schema)
+    if isinstance(step, LookUp):
+        return look_up(step, TooLarge)
     assert isinstance(step, MapBatches)
     return _map_batches(step), step.schema
 

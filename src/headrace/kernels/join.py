@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.kernels.aggregate import by_shard
 from headrace.kernels.expressions.kernel import as_column
-from headrace.kernels.hash_join import HashTable, all_valid
+from headrace.kernels.hash_join import HashTable
 from headrace.kernels.native import hash_join as native
+from headrace.plan.lookup import LookUp
 from headrace.plan.nodes import Join
 
 LEFT, RIGHT = 0, 1
@@ -29,7 +29,7 @@ class Lookup:
     those without a match in an outer join, comes at the end.
     """
 
-    def __init__(self, node: Join, side: int, batch: pa.RecordBatch) -> None:
+    def __init__(self, node: Join | LookUp, side: int, batch: pa.RecordBatch) -> None:
         self.node, self.side = node, side
         keys = (node.left_on, node.right_on)
         self.keys, self.other_keys = keys[side], keys[1 - side]
@@ -127,13 +127,13 @@ class Lookup:
         return pa.RecordBatch.from_arrays(columns, schema=node.schema)
 
 
-def left_names(node: Join) -> list[str]:
+def left_names(node: Join | LookUp) -> list[str]:
     """The left side's columns that come out."""
     renamed = {new for _, new in node.renamed}
     return [name for name in node.schema.names if name not in renamed]
 
 
-def columns_of_side(node: Join, side: int) -> set[str]:
+def columns_of_side(node: Join | LookUp, side: int) -> set[str]:
     """The columns that a join needs of a side."""
     if side == LEFT:
         return {*node.left_on, *left_names(node)}
@@ -151,20 +151,3 @@ def equi_join(
     rest = lookup.rest()
     if rest is not None:
         yield rest
-
-
-def sharded(
-    batch: pa.RecordBatch, keys: Sequence[str], shards: int, *, drop_null: bool
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """A bundle by the shard of its keys; rows with a null key left out if they match nothing."""
-    if drop_null:
-        batch = without_null(batch, keys)
-    yield from by_shard(batch, [batch.column(n) for n in keys], shards)
-
-
-def without_null(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
-    """The rows of a bundle whose keys are all there."""
-    columns = [batch.column(n) for n in keys]
-    if not any(c.null_count for c in columns):
-        return batch
-    return batch.filter(pa.array(all_valid(columns)))

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from headrace.kernels.chain import compile_chain
-from headrace.kernels.join import without_null
+from headrace.kernels.sharding import without_null
 from headrace.kernels.temporal import Kept, TemporalJoin, span_of
 from headrace.kernels.window import event_times
 from headrace.operators.operator import (

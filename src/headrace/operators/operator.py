@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import pyarrow as pa
 
 from headrace.kernels.chain import Chain
-from headrace.kernels.join import sharded
+from headrace.kernels.sharding import sharded
 from headrace.operators.stores import Name, Note, Order, Store
 from headrace.plan.nodes import Narrow
 from headrace.windows import FOREVER, Window

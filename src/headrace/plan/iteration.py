@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -110,7 +110,17 @@ class Held(Node):
 
 def rewired(node: Node, known: Mapping[int, Node]) -> Node:
     """A plan in which some steps, by ``id``, are others; what is shared stays shared."""
+    return rewired_all([node], known)[0]
+
+
+def rewired_all(
+    ends: Sequence[Node],
+    known: Mapping[int, Node],
+    changes: Mapping[int, dict[str, Any]] | None = None,
+) -> list[Node]:
+    """Plans in which some steps are others, or have some fields changed, by ``id``."""
     made = dict(known)
+    fresh = {} if changes is None else changes
 
     def walk(each: Node) -> Node:
         if id(each) not in made:
@@ -122,10 +132,11 @@ def rewired(node: Node, known: Mapping[int, Node]) -> Node:
                 elif isinstance(value, tuple) and value and all(isinstance(v, Node) for v in value):
                     new[field.name] = tuple(map(walk, value))
             changed = {n: v for n, v in new.items() if _differs(getattr(each, n), v)}
+            changed |= fresh.get(id(each), {})
             made[id(each)] = replace(each, **changed) if changed else each
         return made[id(each)]
 
-    return walk(node)
+    return list(map(walk, ends))
 
 
 def _differs(before: Any, after: Any) -> bool:

@@ -97,6 +97,8 @@ class Read(Node):
     source: Source
     zone: str | None = None
     """The time zone of the pipeline; UTC unless told."""
+    reopen: Any = None
+    """How its files are found anew, if it is of files."""
 
     @property
     def name(self) -> str:

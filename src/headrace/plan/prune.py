@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 from sqlglot import exp
 
+from headrace.plan.lookup import LookUp
 from headrace.plan.nodes import (
     EventTime,
     Explode,
@@ -53,9 +54,22 @@ def prune(
             keep = step.keep if wanted is None else tuple(k for k in step.keep if k in wanted)
             kept.append(replace(step, keep=keep))
             wanted = set(keep) | columns_of([step.elements])
+        elif isinstance(step, LookUp):
+            if wanted is not None:
+                step = _fewer(step, wanted)
+                renamed = {new for _, new in step.renamed}
+                wanted = {n for n in step.schema.names if n not in renamed} | set(step.left_on)
+            kept.append(step)
         else:
             assert isinstance(step, (MapRows, MapBatches))
             kept.append(step)
             wanted = None
     read = [n for n in names if wanted is None or n in wanted]
     return kept[::-1], read or list(names[:1])
+
+
+def _fewer(step: LookUp, wanted: set[str]) -> LookUp:
+    """A join with a table that gives just some columns, one at least."""
+    fields = [f for f in step.schema if f.name in wanted] or [step.schema.field(step.left_on[0])]
+    renamed = tuple(pair for pair in step.renamed if pair[1] in wanted)
+    return replace(step, schema=pa.schema(fields), renamed=renamed)

@@ -138,11 +138,8 @@ def refuse_endless(node: Node) -> None:
     for each in nodes_of(node):
         if each.needs_end and not is_bounded(each):
             way = each.without_end
-            if isinstance(each, Join) and any(is_bounded(side) for side in each.inputs):
-                way = (
-                    "a stream cannot be joined with a table yet; look the table's values up in a "
-                    "function: map_batches(lambda batch: …)"
-                )
+            if isinstance(each, Join) and is_bounded(each.left):
+                way = "a stream is joined with a table the other way round: stream.join(table)"
             raise PlanError(
                 f"{each.label}: the input never ends, so this would never give anything; {way}"
             )

@@ -12,14 +12,18 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.batch_jobs import BatchJob
+from headrace.cache import temporary_folder
+from headrace.checkpoints.control import checkpoint_folder
 from headrace.errors import EngineError, PlanError
 from headrace.io.held import Held as HeldFiles
 from headrace.io.held import HoldSink
 from headrace.io.sink import Sink
+from headrace.io.tables import Published
 from headrace.iteration import Kept, settled
 from headrace.jobs import Job, Output
 from headrace.plan.explain import ITERATED, LOCK
 from headrace.plan.iteration import Cycle, Held, Iterate
+from headrace.plan.lookup import LookUp
 from headrace.plan.nodes import (
     External,
     Join,
@@ -32,7 +36,8 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.stages import Stage, stages_of
-from headrace.plan.time import ends, is_bounded, refuse_endless, zone_of
+from headrace.plan.time import ends, is_bounded, nodes_of, refuse_endless, zone_of
+from headrace.tables import Tables, with_tables
 
 _CARRIED = 1 << 18
 """Bytes that a task gives to the driver itself; more than that it leaves in a file."""
@@ -159,7 +164,30 @@ class Spark:
             if checkpoint is not None or trigger is not None:
                 raise PlanError("checkpoint= and trigger= are for input that does not end")
             return SparkBatch(self, outputs)
-        return start_stream(self.session, outputs, checkpoint, trigger)
+        outputs, tables = self._with_tables(outputs, checkpoint)
+        try:
+            return start_stream(self.session, outputs, checkpoint, trigger, tables)
+        except BaseException:
+            tables.close()
+            raise
+
+    def _with_tables(
+        self, outputs: Sequence[Output], checkpoint: Any
+    ) -> tuple[list[Output], Tables]:
+        """The outputs, with the tables of their joins where the workers see them."""
+        if not any(isinstance(each, LookUp) for o in outputs for each in nodes_of(o.node)):
+            return list(outputs), Tables()
+        folder = own = ""
+        if str(self.session.sparkContext.master).startswith("local"):
+            folder = own = str(temporary_folder("tables"))
+        elif checkpoint is None:
+            raise PlanError(
+                "a stream that is joined with a table needs checkpoint= on a cluster, a folder "
+                "that all workers see"
+            )
+        else:
+            folder = f"{checkpoint_folder(checkpoint)}/headrace"
+        return with_tables(self, outputs, lambda i: Published(f"{folder}/table-{i}"), own)
 
     @contextlib.contextmanager
     def _lowering(self, node: Node) -> Iterator[tuple[Any, Stage]]:

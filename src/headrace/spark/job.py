@@ -25,6 +25,7 @@ from headrace.spark.graph import Graph, SourceFlow
 from headrace.spark.python.failures import carrying, driver_errors
 from headrace.spark.sinks import Delivery
 from headrace.spark.wire import OUTPUT
+from headrace.tables import Tables
 from headrace.watermarks import SourceFrontier, advance_together, waiting_for
 from headrace.windows import BEGINNING, show_time
 
@@ -93,6 +94,8 @@ class SparkJob(Shown):
         self._dropped = False
         """Whether the batch that runs is not to be finished: then its failure is none."""
         self._halt = Halt(self.stop, self._stop_at_once)
+        self.tables = Tables()
+        """Those that its streams are joined with."""
 
     # Life
 
@@ -151,6 +154,7 @@ class SparkJob(Shown):
 
     def _remove(self) -> None:
         self._lease.release()
+        self.tables.close()
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
@@ -377,7 +381,7 @@ class SparkJob(Shown):
             bytes_in_flight=0,
             late=sum(c.late for c in self._sources),
             bad=sum(c.bad for c in self._sources),
-            notes=tuple(self._notes),
+            notes=(*self._notes, *self.tables.notes),
             running=not over,
             error=None if self._error is None else str(self._error),
         )

@@ -36,6 +36,7 @@ from headrace.spark.session import ansi_semantics, with_settings
 from headrace.spark.sinks import Delivery
 from headrace.spark.state import last_batch
 from headrace.spark.wire import labels_of
+from headrace.tables import Tables
 from headrace.windows import duration
 
 _SETTINGS = {
@@ -55,7 +56,7 @@ _LOCAL_SETTINGS = {
 
 
 def start_stream(
-    session: Any, outputs: Sequence[Output], checkpoint: Any, trigger: Any
+    session: Any, outputs: Sequence[Output], checkpoint: Any, trigger: Any, tables: Tables
 ) -> SparkJob:
     """Start a streaming query of some outputs."""
     graph = graph_of(outputs)
@@ -101,6 +102,7 @@ def start_stream(
     labels = labels_of(shards)
     zone = zone_of(*(output.node for output in outputs))
     running = SparkJob(graph, own, lease, deliveries, None if checkpoint else folder, base)
+    running.tables = tables
     settings = dict(_SETTINGS) | {"spark.sql.shuffle.partitions": str(shards)}
     if "://" not in folder or folder.startswith("file://"):
         settings |= _LOCAL_SETTINGS
