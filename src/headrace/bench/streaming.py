@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 import headrace as hr
 from headrace.apps import App
+from headrace.apps.enrich import catalogue
 from headrace.apps.grep import PATTERN
 from headrace.bench import stateful
 from headrace.errors import PlanError
@@ -144,6 +145,15 @@ def _grep(stream: Any, window: Any) -> Any:
     return lists.select("window.start", "window.end", "n", "urls")
 
 
+def _enrich(stream: Any, window: Any) -> Any:
+    products = F.broadcast(stream.sparkSession.createDataFrame(catalogue()))
+    joined = stream.join(products, "product").groupBy("category", window)
+    sales = joined.agg(
+        F.sum(F.col("pieces") * F.col("price")).alias("sales"), F.count("*").alias("n")
+    )
+    return sales.select("category", "window.start", "window.end", "sales", "n")
+
+
 def _join(left: Any, right: Any) -> Any:
     other = right.select(F.col("at").alias("at_right"), F.col("k").alias("k_right"))
     near = F.expr(
@@ -157,6 +167,7 @@ _QUERIES: dict[str, tuple[tuple[str, ...], Callable[..., Any], str, tuple[str, .
     "wordcount": (("lines",), _wordcount, "update", ("n",)),
     "netmon": (("pings",), _netmon, "update", ("rtt",)),
     "grep": (("reviews",), _grep, "update", ("n", "urls")),
+    "enrich": (("clicks",), _enrich, "update", ("sales", "n")),
     "join": (("left", "right"), _join, "append", ()),
     "fraud": (("transactions",), stateful.fraud, "append", ()),
     "spikes": (("readings",), stateful.spikes, "append", ()),

@@ -68,7 +68,8 @@ def _clock(node: Node) -> EventClock | tuple[EventClock, Node] | None:
     if isinstance(node, Union):
         clocks = [_clock(part) for part in node.parts]
         return clocks[0] if all(c == clocks[0] for c in clocks) else None
-    if isinstance(node, (Read, External, Late)) or len(node.inputs) != 1:
+    beside = isinstance(node, Join) and node.how in ("inner", "left", "semi", "anti")
+    if isinstance(node, (Read, External, Late)) or (len(node.inputs) != 1 and not beside):
         return None
     before = _clock(node.inputs[0])
     if not isinstance(before, EventClock):
