@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.errors import HeadraceError, PlanError
+from headrace.io.files import filesystem
 from headrace.io.held import HeldSource, Piece
 from headrace.io.memory import TableSplit
 from headrace.iteration import Kept, settled
@@ -100,7 +101,9 @@ class Tables:
         """No more is looked up in them."""
         self.over.set()
         if self.folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            system, path = filesystem(self.folder)
+            with contextlib.suppress(OSError):
+                system.delete_dir(path)
         for table in self.tables:
             if table.kept is not None:
                 table.kept.release()

@@ -135,3 +135,46 @@ def test_a_stream_on_a_cluster_that_loses_a_worker(cluster: Cluster, tmp_path: P
         pair[0] += 1
         pair[1] += value
     assert found == sorted((k, start, n, total) for (k, start), (n, total) in sums.items())
+
+
+REPEATED = """
+import json, sys
+import headrace as hr
+said = json.loads(sys.argv[1])
+engine = hr.Spark(master=said["master"], config={
+    "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false",
+})
+numbers = hr.generate(lambda rank, size: range(rank, 100000, size), splits=2, schema=int)
+grown = numbers.iterate(
+    lambda s: s.map("value + 1"), reduce=hr.count(), until=lambda n: n < 1, at_most=3
+)
+print(grown.agg(t=hr.sum("value")).to_list(on=engine)[0].t, flush=True)
+total = numbers.cycle(
+    state=0, body=lambda s, i: s.filter(f"value % 3 = {i}").agg(n=hr.count()),
+    update=lambda i, table: i + 1, at_most=2,
+)
+print(total.state(on=engine), flush=True)
+names = hr.from_items([{"k": i, "name": f"n{i}"} for i in range(3)])
+stream = hr.rate(500, splits=2, upto=1000, limit=500).select(k="value % 5")
+job = stream.join(names, on="k").start(on=engine, checkpoint=said["checkpoint"])
+job.wait()
+print(job.result().num_rows, flush=True)
+try:
+    stream.join(names, on="k").start(on=engine)
+except hr.PlanError as error:
+    print(error, flush=True)
+engine.session.stop()
+"""
+
+
+def test_iterations_and_tables_on_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    """Where workers do not see the driver's files, what is kept is in Spark's memory."""
+    said = {"master": cluster.master, "checkpoint": str(tmp_path / "state")}
+    done = subprocess.run(
+        [sys.executable, "-c", REPEATED, json.dumps(said)], cwd=ROOT, capture_output=True,
+        text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    grown, state, rows, refused = done.stdout.splitlines()[-4:]
+    assert (int(grown), int(state), int(rows)) == (sum(range(100_000)) + 300_000, 2, 600)
+    assert "needs checkpoint= on a cluster" in refused

@@ -54,6 +54,7 @@ class Published:
     def publish(self, source: HeldSource) -> None:
         """Put another version in place."""
         system, path = filesystem(self.path)
+        system.create_dir(os.path.dirname(path), recursive=True)
         replace_file(system, path, pickle.dumps((time.time_ns(), source)))
 
     def current(self) -> tuple[Any, pa.Table]:

@@ -177,17 +177,16 @@ class Spark:
         """The outputs, with the tables of their joins where the workers see them."""
         if not any(isinstance(each, LookUp) for o in outputs for each in nodes_of(o.node)):
             return list(outputs), Tables()
-        folder = own = ""
         if str(self.session.sparkContext.master).startswith("local"):
-            folder = own = str(temporary_folder("tables"))
+            folder = str(temporary_folder("tables"))
         elif checkpoint is None:
             raise PlanError(
                 "a stream that is joined with a table needs checkpoint= on a cluster, a folder "
                 "that all workers see"
             )
         else:
-            folder = f"{checkpoint_folder(checkpoint)}/headrace"
-        return with_tables(self, outputs, lambda i: Published(f"{folder}/table-{i}"), own)
+            folder = f"{checkpoint_folder(checkpoint)}/headrace/tables-{uuid.uuid4().hex}"
+        return with_tables(self, outputs, lambda i: Published(f"{folder}/{i}"), folder)
 
     @contextlib.contextmanager
     def _lowering(self, node: Node) -> Iterator[tuple[Any, Stage]]:
