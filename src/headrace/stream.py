@@ -82,7 +82,7 @@ from headrace.plan.time import (
 )
 from headrace.scanning import Scanning, deduplicated
 from headrace.types import normal_batch, to_schema, type_name, unique_names
-from headrace.windows import AnyWindow, duration
+from headrace.windows import AnyWindow, CountWindow, duration
 from headrace.writing import Written
 
 JOINS = {"inner": "inner", "left": "left", "right": "right", "outer": "outer", "full": "outer",
@@ -422,17 +422,27 @@ class Stream(Written, Scanning, Hinted):
                 ) from None
             return Stream(replace(self.node, zone=zone))
 
-    def window(self, window: AnyWindow) -> WindowedStream:
-        """All records by window of event time: ``window(hr.tumbling("1s")).agg(n=hr.count())``."""
+    def window(self, window: AnyWindow | CountWindow) -> WindowedStream:
+        """All records by window of time, or so many of them at a time.
+
+        ``window(hr.tumbling("1s")).agg(n=hr.count())``, ``window(hr.count_window(10))``
+        """
         return self._windowed(window, (), tuple(self.columns))
 
-    def _windowed(self, window: AnyWindow, keys: Named, fields: tuple[str, ...]) -> WindowedStream:
+    def _windowed(
+        self, window: AnyWindow | CountWindow, keys: Named, fields: tuple[str, ...]
+    ) -> WindowedStream:
         with self._building("window"):
-            if not isinstance(window, AnyWindow):
+            if isinstance(window, CountWindow):
+                if window.order == "event":
+                    clock_needed(self.node, "order='event'")
+            elif not isinstance(window, AnyWindow):
                 raise PlanError(
-                    f"{window!r} is not a window; use hr.tumbling('1s'), hr.sliding or hr.session"
+                    f"{window!r} is not a window; use hr.tumbling('1s'), hr.sliding, hr.session or "
+                    "hr.count_window(10)"
                 )
-            clock_needed(self.node, "a window")
+            else:
+                clock_needed(self.node, "a window")
             return WindowedStream(self, keys, fields, window)
 
     @property

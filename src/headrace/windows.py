@@ -1,9 +1,12 @@
-"""What a window is: half-open spans of event time, aligned to the Unix epoch plus an offset.
+"""What a window is: half-open spans of time, aligned to the Unix epoch plus an offset, or so many
+records.
 
 >>> tumbling("1 minute")
 tumbling(1min)
 >>> sliding("30s", every="1s", offset="500ms")
 sliding(30s, every=1s, offset=500ms)
+>>> count_window(10, every=5)
+count_window(10, every=5)
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ LATEST = 2**62
 _UNITS = {"us": 1, "ms": 1000, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6}
 _LONGEST = 10_000 * 366 * 86400 * 10**6
 _MOST_WINDOWS = 100_000
+_MOST_RECORDS = 100_000_000
+ORDERS = ("event", "arrival")
+"""In which records of a key may be taken."""
 _WORDS = {
     "microsecond": "us", "µs": "us", "usec": "us", "millisecond": "ms", "msec": "ms", "milli": "ms",
     "sec": "s", "second": "s", "m": "min", "minute": "min", "hr": "h", "hour": "h", "day": "d",
@@ -48,7 +54,9 @@ def _micros(what: Any, name: str) -> int:
     if isinstance(what, datetime.timedelta):
         return round(what / datetime.timedelta(microseconds=1))
     if not isinstance(what, str) or not what.strip():
-        raise PlanError(f"{name}={what!r} is not a span of time; write '10s' or a timedelta")
+        whole = isinstance(what, int) and not isinstance(what, bool) and name.endswith(": size")
+        count = f"; for windows of {what} records, hr.count_window({what})" if whole else ""
+        raise PlanError(f"{name}={what!r} is not a span of time; write '10s' or a timedelta{count}")
     if not re.fullmatch(r"\s*([+-]?[\d.]+\s*[^\W\d]+[\s,]*)+", what):
         raise PlanError(f"{name}={what!r} is not a span of time; write it as '10s' or '5 minutes'")
     total = 0.0
@@ -159,7 +167,24 @@ class Session:
         return f"session({show_duration(self.gap)})"
 
 
+@dataclass(frozen=True, repr=False)
+class CountWindow:
+    """Windows of ``size`` records of a key, one beginning with every ``every``-th record."""
+
+    size: int
+    every: int
+    partial: bool = False
+    """Whether windows that are not full when the input ends are given then."""
+    order: str | None = None
+    """``"event"`` or ``"arrival"``; by event time where there is one unless told."""
+
+    def __repr__(self) -> str:
+        every = "" if self.every == self.size else f", every={self.every}"
+        return f"count_window({self.size}{every}{', partial=True' if self.partial else ''})"
+
+
 AnyWindow = Window | Session
+"""Windows of time."""
 
 
 @keywords
@@ -193,6 +218,41 @@ def sliding(size: Any, every: Any, *, offset: Any = "0s") -> Window:
 def session(gap: Any) -> Session:
     """Windows that end when a key has been silent for ``gap``: ``session("30 minutes")``."""
     return Session(duration(gap, "session: gap", 1))
+
+
+@keywords
+def count_window(
+    size: Any, every: Any = None, *, partial: bool = False, order: str | None = None
+) -> CountWindow:
+    """Windows of so many records of each key: ``count_window(10, every=5)``.
+
+    One begins with every ``every``-th record, end to end unless told. A window is given when it
+    is full; with ``partial=True`` those that are not are given when the input ends. Records are
+    counted in the order of event time where there is one (``order="event"``), or with
+    ``order="arrival"`` as they come.
+    """
+    step = size if every is None else every
+    for what, name in ((size, "size"), (step, "every")):
+        if not isinstance(what, int) or isinstance(what, bool) or what < 1:
+            time = "; windows of time are hr.tumbling('10s')" if isinstance(what, str) else ""
+            raise PlanError(
+                f"count_window: {name}={what!r} is not a number of records, from 1{time}"
+            )
+    if step > size:
+        raise PlanError(
+            f"count_window: every={every!r} is more than the window has, so records would fall "
+            "between; make it at most the size"
+        )
+    if size > _MOST_RECORDS:
+        raise PlanError(
+            f"count_window: size={size!r} is more than the {_MOST_RECORDS:,} records that are kept "
+            "of a key; use a window of time, or scan"
+        )
+    if not isinstance(partial, bool):
+        raise PlanError(f"count_window: partial={partial!r}: it is True or False")
+    if order not in (None, *ORDERS):
+        raise PlanError(f"count_window: order={order!r}: it is 'event' or 'arrival'")
+    return CountWindow(size, step, partial, order)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.expressions import Dialect
-from headrace.plan.scans import AnyStep, OnceStep, UserStep
+from headrace.plan.scans import AnyStep, CountStep, OnceStep, UserStep
 from headrace.windows import AnyWindow, EventClock, show_duration
 
 if TYPE_CHECKING:
@@ -370,7 +370,9 @@ class Scan(Wide):
 
     @property
     def python(self) -> bool:
-        return isinstance(self.what, UserStep)
+        return isinstance(self.what, UserStep) or (
+            isinstance(self.what, CountStep) and self.what.python
+        )
 
 
 @dataclass(frozen=True, eq=False)
