@@ -89,6 +89,8 @@ JOINS = {"inner": "inner", "left": "left", "right": "right", "outer": "outer", "
          "semi": "semi", "anti": "anti"}  # fmt: skip
 
 
+PROCESSING = "processing_time"
+"""The column of the time at which records were read, unless it has a name of its own."""
 DEFAULT_IDLE = 30_000_000
 """How long a split of an unbounded source may be silent before it stops holding back windows."""
 DEFAULT_AHEAD = 86400 * 10**6
@@ -367,13 +369,7 @@ class Stream(Written, Scanning, Hinted):
             self._known(column)
             if delay is not None and punctuation is not None:
                 raise PlanError("give delay= or punctuation=, not both")
-            node = self.node
-            while isinstance(node, Narrow):
-                if isinstance(node, EventTime):
-                    raise PlanError(f"{node.label} has said already where the event time is")
-                node = node.input
-            if not isinstance(node, (Read, External)):
-                raise PlanError(f"event time is said before {node.label} brings records together")
+            node = self._beginning("event_time")
             source = node.source if isinstance(node, Read) else None
             carries = source is not None and bool(source.watermarks)
             bounded = is_bounded(node)
@@ -403,6 +399,59 @@ class Stream(Written, Scanning, Hinted):
                     None if bounded else far, when_idle == "advance",
                 )
             )  # fmt: skip
+
+    def processing_time(self, column: str = "processing_time") -> Stream:
+        """Give every record the time at which it is read, as a column, and go by that.
+
+        It is the stream's event time from here on: windows, scans and joins go by it, and the
+        watermark is the time of day, so that windows close though nothing more comes. No record
+        is ever late. ``window(hr.tumbling("1s", time="processing"))`` calls it where it is needed.
+        """
+        with self._building("processing_time") as at:
+            if not isinstance(column, str) or not column:
+                raise PlanError(f"processing_time takes the name of a new column, not {column!r}")
+            node = self._beginning("processing_time")
+            if isinstance(node, External) and not is_bounded(node):
+                raise PlanError(
+                    "a streaming DataFrame is read by Spark; add the time there, with "
+                    "current_timestamp(), and call event_time"
+                )
+            if column in self.columns:
+                raise PlanError(f"there is a column '{column}' already; name it otherwise")
+            step = EventTime(self.schema, at.step, self.node, column, 0, None, by_clock=True)
+            return self._narrow(step)
+
+    def _beginning(self, method: str) -> Read | External:
+        """The source, if only steps that leave each record where it is come after it."""
+        node = self.node
+        while isinstance(node, Narrow):
+            if isinstance(node, EventTime):
+                raise PlanError(f"{node.label} has said already where the event time is")
+            node = node.input
+        if not isinstance(node, (Read, External)):
+            raise PlanError(
+                f"call {method} right after the source, before {node.label}, which brings records "
+                "together"
+            )
+        return node
+
+    def _by_processing_time(self) -> Stream:
+        """This stream with the time at which records are read as its event time."""
+        said = [n for n in nodes_of(self.node) if isinstance(n, EventTime)]
+        if not said:
+            if PROCESSING in self.columns:
+                raise PlanError(
+                    f"there is a column '{PROCESSING}' already; call processing_time('at') before"
+                )
+            return self.processing_time(PROCESSING)
+        other = [n for n in said if not n.by_clock]
+        if other:
+            raise PlanError(
+                f"{other[0].label} has said already where the event time is; leave it out, or "
+                "time='processing'"
+            )
+        clock_needed(self.node, "a window")
+        return self
 
     def time_zone(self, zone: str) -> Stream:
         """Say in which time zone the pipeline reads the clock: ``time_zone("Europe/Berlin")``.
@@ -441,6 +490,9 @@ class Stream(Written, Scanning, Hinted):
                     f"{window!r} is not a window; use hr.tumbling('1s'), hr.sliding, hr.session or "
                     "hr.count_window(10)"
                 )
+            elif window.processing:
+                timed = self._by_processing_time()
+                return WindowedStream(timed, keys, fields, replace(window, processing=False))
             else:
                 clock_needed(self.node, "a window")
             return WindowedStream(self, keys, fields, window)

@@ -109,6 +109,10 @@ def show_time(micros: int) -> str:
     return moment.isoformat(sep=" ", timespec="milliseconds")
 
 
+_BY_CLOCK = ", time='processing'"
+TIMES = ("event", "processing")
+
+
 @dataclass(frozen=True, repr=False)
 class Window:
     """Windows of a fixed size, one beginning every ``every`` microseconds."""
@@ -116,6 +120,8 @@ class Window:
     size: int
     every: int
     offset: int = 0
+    processing: bool = False
+    """Whether it is of the time at which records are read, and not of event time."""
 
     @property
     def short(self) -> int:
@@ -151,6 +157,7 @@ class Window:
 
     def __repr__(self) -> str:
         offset = f", offset={show_duration(self.offset)}" if self.offset else ""
+        offset += _BY_CLOCK if self.processing else ""
         if self.size == self.every:
             return f"tumbling({show_duration(self.size)}{offset})"
         every = show_duration(self.every)
@@ -162,9 +169,10 @@ class Session:
     """Records of a key with less than ``gap`` between each and the next."""
 
     gap: int
+    processing: bool = False
 
     def __repr__(self) -> str:
-        return f"session({show_duration(self.gap)})"
+        return f"session({show_duration(self.gap)}{_BY_CLOCK if self.processing else ''})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -188,18 +196,23 @@ AnyWindow = Window | Session
 
 
 @keywords
-def tumbling(size: Any, *, offset: Any = "0s") -> Window:
+def tumbling(size: Any, *, offset: Any = "0s", time: str = "event") -> Window:
     """Windows of one size, end to end: ``tumbling("1 minute")``.
 
     ``offset`` moves where they begin: ``tumbling("1d", offset="6h")`` is days from six o'clock.
+    With ``time="processing"`` they are of the time at which records are read.
     """
     span = duration(size, "tumbling: size", 1)
-    return Window(span, span, _micros(offset, "tumbling: offset") % span)
+    shift = _micros(offset, "tumbling: offset") % span
+    return Window(span, span, shift, _is_processing(time, "tumbling"))
 
 
 @keywords
-def sliding(size: Any, every: Any, *, offset: Any = "0s") -> Window:
-    """Windows of one size that begin every so often: ``sliding("30s", every="1s")``."""
+def sliding(size: Any, every: Any, *, offset: Any = "0s", time: str = "event") -> Window:
+    """Windows of one size that begin every so often: ``sliding("30s", every="1s")``.
+
+    With ``time="processing"`` they are of the time at which records are read.
+    """
     span, step = duration(size, "sliding: size", 1), duration(every, "sliding: every", 1)
     if step > span:
         raise PlanError(
@@ -211,13 +224,23 @@ def sliding(size: Any, every: Any, *, offset: Any = "0s") -> Window:
             f"sliding: a record would be in {span // step:,} windows; make every= longer, so that "
             f"it is at most {_MOST_WINDOWS:,}"
         )
-    return Window(span, step, _micros(offset, "sliding: offset") % step)
+    shift = _micros(offset, "sliding: offset") % step
+    return Window(span, step, shift, _is_processing(time, "sliding"))
 
 
 @keywords
-def session(gap: Any) -> Session:
-    """Windows that end when a key has been silent for ``gap``: ``session("30 minutes")``."""
-    return Session(duration(gap, "session: gap", 1))
+def session(gap: Any, *, time: str = "event") -> Session:
+    """Windows that end when a key has been silent for ``gap``: ``session("30 minutes")``.
+
+    With ``time="processing"`` they are of the time at which records are read.
+    """
+    return Session(duration(gap, "session: gap", 1), _is_processing(time, "session"))
+
+
+def _is_processing(time: Any, name: str) -> bool:
+    if time not in TIMES:
+        raise PlanError(f"{name}: time={time!r} is no time{nearest(str(time), TIMES)}")
+    return bool(time == "processing")
 
 
 @keywords

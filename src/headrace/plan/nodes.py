@@ -230,13 +230,18 @@ class EventTime(Narrow):
     """How far ahead of the clock a record may be; one beyond that is set aside as late."""
     follows_clock: bool = False
     """Whether the watermark goes on by the clock while every split is silent."""
+    by_clock: bool = False
+    """Whether the column is added: the time at which a record is read; the watermark is the time
+    of day."""
 
     @property
     def name(self) -> str:
-        return "event_time"
+        return "processing_time" if self.by_clock else "event_time"
 
     @property
     def detail(self) -> str:
+        if self.by_clock:
+            return self.column
         idle = "" if self.idle is None else f", idle after {show_duration(self.idle)}"
         idle += ", then by the clock" if self.follows_clock else ""
         idle += "" if self.ahead is None else f", at most {show_duration(self.ahead)} ahead"
