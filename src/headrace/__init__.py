@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from headrace.starting import start
     from headrace.state import move_state
     from headrace.stream import Stream
-    from headrace.windows import session, sliding, tumbling
+    from headrace.windows import count_window, session, sliding, tumbling
 
 __version__ = "0.1.0"
 
@@ -119,6 +119,7 @@ __all__ = [
     "concat",
     "count",
     "count_distinct",
+    "count_window",
     "first",
     "from_arrow",
     "from_items",
@@ -183,7 +184,7 @@ _HOMES = {
     ),
     "headrace.spark.engine": "Spark",
     "headrace.stream": "Stream",
-    "headrace.windows": "session sliding tumbling",
+    "headrace.windows": "count_window session sliding tumbling",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 

@@ -69,6 +69,9 @@ STREAM = {
     "min": "use agg(least=hr.min('column'))",
     "max": "use agg(most=hr.max('column'))",
     "aggregate": "use agg(n=hr.count())",
+    "count_window": "use window(hr.count_window(10, every=5))",
+    "countWindow": "use window(hr.count_window(10, every=5))",
+    "countWindowAll": "use window(hr.count_window(10, every=5))",
 }
 _NOT_YET = "say first what to compute of each: agg(n=hr.count()), reduce or fold; then {}"
 KEYED = {
@@ -89,6 +92,8 @@ KEYED = {
     "tumbling": "use window(hr.tumbling('1 minute'))",
     "sliding": "use window(hr.sliding('30s', every='1s'))",
     "session": "use window(hr.session('30 minutes'))",
+    "count_window": "use window(hr.count_window(10, every=5))",
+    "countWindow": "use window(hr.count_window(10, every=5))",
     "apply": "use map_batches(function of an Arrow batch)",
 }  # fmt: skip
 WINDOWED = KEYED | {
@@ -143,6 +148,11 @@ MODULE = {
     "Window": "stream.window(hr.tumbling('1 minute'))",
     "TumblingWindow": "hr.tumbling('1 minute')",
     "SlidingWindow": "hr.sliding('30s', every='1s')",
+    "session_window": "hr.session('30 minutes')",
+    "countWindow": "hr.count_window(10, every=5)",
+    "CountWindow": "hr.count_window(10, every=5)",
+    "CountTumblingWindowAssigner": "hr.count_window(10)",
+    "CountSlidingWindowAssigner": "hr.count_window(10, every=5)",
     "from_dicts": "hr.from_items([{…}])",
     "from_list": "hr.from_items([…])",
     "DataFrame": "hr.from_items([{…}]), hr.from_arrow(table) or hr.from_pandas(frame)",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,9 +18,9 @@ from headrace.hints import KEYED, WINDOWED, Hinted
 from headrace.kernels.rows import VALUE
 from headrace.plan.nodes import Explode, KeyBy, Named, is_same
 from headrace.plan.prune import columns_of
-from headrace.plan.time import END, START
-from headrace.scanning import Scanning, deduplicated
-from headrace.windows import AnyWindow, Session
+from headrace.plan.time import END, NUMBER, START, clock_of
+from headrace.scanning import Scanning, counted, deduplicated
+from headrace.windows import AnyWindow, CountWindow, Window
 
 if TYPE_CHECKING:
     from headrace.stream import Stream
@@ -34,7 +34,7 @@ class Gathered(Hinted):
     keys: Named
     fields: tuple[str, ...]
     """The columns of a record as a function sees it, without keys that functions computed."""
-    kind: AnyWindow | None = None
+    kind: AnyWindow | CountWindow | None = None
 
     def agg(self, *aggregates: Aggregate, **named: Aggregate) -> Stream:
         """Aggregates of each: ``agg(n=hr.count(), mean=hr.mean("fare"))``."""
@@ -45,7 +45,8 @@ class Gathered(Hinted):
                 if name in keys:
                     raise PlanError(f"'{name}' is a key; name the aggregate otherwise")
                 if name in self._times:
-                    raise PlanError(f"'{name}' is the window's; name the aggregate otherwise")
+                    whose = "the window's" if name in (START, END, NUMBER) else "the event time"
+                    raise PlanError(f"'{name}' is {whose}; name the aggregate otherwise")
             return self._grouped(found, "agg", at.step)
 
     def count(self, name: str = "count") -> Stream:
@@ -59,12 +60,14 @@ class Gathered(Hinted):
             aggregate = reduction(function, self._record(), at.label)
             grouped = self._grouped([("_record", aggregate)], "reduce", at.step)
             plain = self.fields == (VALUE,)
+            # A window of so many records happens when its last record does.
+            times = {n: col(n) for n in self._times if n in self.fields and n not in (START, END)}
             fields = [
-                (n, (col("_record") if plain else col("_record").field(n)).tree)
+                (n, times.get(n, col("_record") if plain else col("_record").field(n)).tree)
                 for n in self.fields
             ]
             extra = [n for n, _ in self.keys if n not in self.fields]
-            beside = [(n, col(n).tree) for n in (*extra, *self._times)]
+            beside = [(n, col(n).tree) for n in (*extra, *self._times) if n not in times]
             return grouped._project([*beside, *fields], "select", at.step + 1)
 
     def fold(
@@ -84,12 +87,19 @@ class Gathered(Hinted):
 
     @property
     def _times(self) -> tuple[str, ...]:
+        """The columns of a result that say which window it is of, and when that was."""
+        if isinstance(self.kind, CountWindow):
+            clock, keys = clock_of(self.stream.node), [n for n, _ in self.keys]
+            times = () if clock is None else clock.columns
+            return (*(n for n in times if n not in keys), NUMBER)
         return () if self.kind is None else (START, END)
 
     def _record(self) -> pa.Schema:
         return pa.schema([self.stream.schema.field(n) for n in self.fields])
 
     def _grouped(self, aggregates: list[tuple[str, Aggregate]], method: str, step: int) -> Stream:
+        if isinstance(self.kind, CountWindow):
+            return counted(self.stream, self.keys, aggregates, self.kind, method, step)
         return self.stream._group(self.keys, tuple(aggregates), method, step, self.kind)
 
 
@@ -105,8 +115,11 @@ class KeyedStream(Gathered, Scanning):
     def _repr_html_(self) -> str:
         return f"<b>by {', '.join(n for n, _ in self.keys)}</b>{self.stream._repr_html_()}"
 
-    def window(self, window: AnyWindow) -> WindowedStream:
-        """Each key's records by window of event time: ``window(hr.tumbling("1 minute"))``."""
+    def window(self, window: AnyWindow | CountWindow) -> WindowedStream:
+        """Each key's records by window of time, or so many of them at a time.
+
+        ``window(hr.tumbling("1 minute"))``, ``window(hr.count_window(10, every=5))``
+        """
         return self.stream._windowed(window, self.keys, self.fields)
 
     def top_k(self, k: int, by: Any) -> Stream:
@@ -170,10 +183,11 @@ class KeyedStream(Gathered, Scanning):
 
 @dataclass(frozen=True, eq=False)
 class WindowedStream(Gathered):
-    """Records by window of event time, and by key if there is one.
+    """Records by window of event time or by their number, and by key if there is one.
 
     What it gives has the keys, ``window_start`` and ``window_end`` beside the results, when the
-    watermark has passed the window's end.
+    watermark has passed the window's end. Of a count window it has the keys, the event time of its
+    last record, and its number among those of its key as ``window``, when it is full.
     """
 
     _hints: ClassVar[dict[str, str]] = WINDOWED
@@ -193,14 +207,19 @@ class WindowedStream(Gathered):
             keys = [k for k in self.keys if k[0] not in columns]
             if not keys and not columns:
                 raise PlanError("distinct needs a column, or a key_by before the window")
-            if not columns or not isinstance(self.kind, Session):
+            if not columns:
+                return self._grouped([], "distinct", at.step)
+            if isinstance(self.kind, Window):
                 keys += [(n, col(n).tree) for n in columns]
                 return self.stream._group(tuple(keys), (), "distinct", at.step, self.kind)
-            # Sessions are those of the keys, whatever the values in them.
+            told = [n for n in columns if n in self._times]
+            if told:
+                raise PlanError(f"'{told[0]}' is the window's; distinct takes other columns")
+            # Other windows are those of the keys, whatever the values in them.
             values = Aggregate("distinct_rows", tuple(col(n).tree for n in columns))
             grouped = self._grouped([("_values", values)], "distinct", at.step)
             found = self._unpacked(grouped, "_values", list(columns), at.step + 1)
-            names = [*(n for n, _ in keys), *columns, START, END]
+            names = [*(n for n, _ in keys), *columns, *self._times]
             return found._project([(n, col(n).tree) for n in names], "select", at.step + 3)
 
     def top_k(self, k: int, by: Any) -> Stream:
@@ -217,23 +236,24 @@ class WindowedStream(Gathered):
             stream, order = self.stream._order(wanted, [True] * len(wanted), "top_k")
             used = columns_of(t for t, _ in order if t.key == "column")
             # Records that are a window's results get the outer window's times.
-            names = [n for n in self.fields if n not in (START, END)]
-            kinds = [stream.schema.field(n).type for n in names]
+            names = [n for n in self.fields if n not in self._times]
             ties = [
                 n
-                for n, kind in zip(names, kinds, strict=True)
-                if n not in used and not pa.types.is_nested(kind)
+                for n in self.fields
+                if n not in used
+                and n not in (START, END, NUMBER)
+                and not pa.types.is_nested(stream.schema.field(n).type)
             ]
             ranks = [t for t, _ in order] + [col(n).tree for n in ties]
             down = (*(d for _, d in order), *[False] * len(ties))
             inputs = (*(col(n).tree for n in names), *ranks)
             best = Aggregate("top_rows", inputs, k=k, down=down)
-            grouped = stream._group(self.keys, (("_best", best),), "top_k", at.step, self.kind)
+            grouped = replace(self, stream=stream)._grouped([("_best", best)], "top_k", at.step)
             return self._unpacked(grouped, "_best", names, at.step + 1)
 
     def _unpacked(self, grouped: Stream, column: str, names: list[str], step: int) -> Stream:
         """A record for each of the records in a list, beside its keys and its window."""
-        kept = (*(n for n, _ in self.keys if n not in names), START, END)
+        kept = (*(n for n, _ in self.keys if n not in names), *self._times)
         lists = col(column).tree
         exploded = grouped._narrow(Explode(grouped.schema, step, grouped.node, lists, "_row", kept))
         columns = [(n, col(n).tree) for n in kept]

@@ -6,6 +6,7 @@ import copy
 import inspect
 import typing
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,12 +14,15 @@ import pyarrow as pa
 from headrace.aggregates import Aggregate
 from headrace.building import column_names, named_aggregates
 from headrace.errors import PlanError
+from headrace.expressions import col
 from headrace.functions import annotated, as_schema, example_rows
 from headrace.io.memory import infer_schema
 from headrace.kernels.rows import failure
-from headrace.plan.nodes import Scan
+from headrace.plan.nodes import Named, Scan, is_same
+from headrace.plan.prune import columns_of
 from headrace.plan.scans import (
     AnyStep,
+    CountStep,
     OnceStep,
     RankStep,
     RunningStep,
@@ -26,14 +30,12 @@ from headrace.plan.scans import (
     UserStep,
     source_of,
 )
-from headrace.plan.time import clock_needed, clock_of, zone_of
-from headrace.types import to_schema
-from headrace.windows import duration
+from headrace.plan.time import NUMBER, clock_needed, clock_of, zone_of
+from headrace.types import to_schema, unique_names
+from headrace.windows import ORDERS, CountWindow, duration
 
 if TYPE_CHECKING:
     from headrace.stream import Stream
-
-ORDERS = ("event", "arrival")
 
 
 class Scanning:
@@ -233,6 +235,61 @@ def deduplicated(stream: Stream, keys: Sequence[str], within: Any) -> Stream:
             method="deduplicate",
         )  # fmt: skip
         return stream._with(node)
+
+
+def counted(
+    stream: Stream,
+    keys: Named,
+    aggregates: Sequence[tuple[str, Aggregate]],
+    window: CountWindow,
+    method: str,
+    step: int,
+) -> Stream:
+    """Aggregates of every so many records of each key."""
+    from headrace.kernels.aggregate import aggregate_trees
+    from headrace.kernels.scans.counted import aggregate_fields
+
+    functions = {n: f for _, a in aggregates for n, f in a.functions}
+    if functions:
+        bare = [(n, replace(a, functions=())) for n, a in aggregates]
+        return counted(stream._computed(functions), keys, bare, window, method, step)
+    bound = tuple((n, a.bound(stream.schema.names)) for n, a in aggregates)
+    clock, by_time = _order(stream, window.order)
+    times = () if clock is None else clock.columns
+    taken = [n for n, tree in keys if n in times and not is_same(n, tree)]
+    if taken:
+        raise PlanError(f"the key '{taken[0]}' has the name of the event time; name it otherwise")
+    # A key that is computed must not hide a column that is read under its name.
+    names = [n if is_same(n, t) else _free(n, stream.schema.names) for n, t in keys]
+    new = [(name, t) for name, (n, t) in zip(names, keys, strict=True) if not is_same(n, t)]
+    if new:
+        columns = [*((n, col(n).tree) for n in stream.columns), *new]
+        stream = stream._project(columns, "with_columns", step)
+    kept = [*names, *(c for c in times if c not in names)]
+    fields = [
+        stream.schema.field(c).with_name(n)
+        for c, n in zip(kept, [*(n for n, _ in keys), *kept[len(keys) :]], strict=True)
+    ]
+    results = aggregate_fields(bound, stream.schema, zone_of(stream.node))
+    schema = pa.schema([*fields, pa.field(NUMBER, pa.int64()), *results])
+    unique_names(schema.names)
+    trees = [tree for _, aggregate in bound for tree in aggregate_trees(aggregate)]
+    wanted = {*kept, *times, *columns_of(trees)} or {stream.columns[0]}
+    read = tuple(n for n in stream.columns if n in wanted)
+    step = max(step, stream.node.step + 1)
+    what = CountStep(window, bound, read)
+    node = Scan(
+        schema, step, stream.node, tuple(names), what, clock, by_time, kept=tuple(kept),
+        method=method,
+    )  # fmt: skip
+    return stream._with(node)
+
+
+def _free(name: str, names: Sequence[str]) -> str:
+    """A name that no column has."""
+    while name in names:
+        name = f"_{name}"
+    return name
 
 
 def _order(stream: Stream, order: str | None) -> tuple[Any, bool]:

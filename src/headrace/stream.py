@@ -86,7 +86,7 @@ from headrace.plan.time import (
 from headrace.scanning import Scanning, deduplicated
 from headrace.tables import check_refresh
 from headrace.types import normal_batch, to_schema, type_name, unique_names
-from headrace.windows import AnyWindow, duration
+from headrace.windows import AnyWindow, CountWindow, duration
 from headrace.writing import Written
 
 JOINS = {"inner": "inner", "left": "left", "right": "right", "outer": "outer", "full": "outer",
@@ -96,6 +96,8 @@ JOINS = {"inner": "inner", "left": "left", "right": "right", "outer": "outer", "
 TABLE_JOINS = ("inner", "left", "semi", "anti")
 
 
+PROCESSING = "processing_time"
+"""The column of the time at which records were read, unless it has a name of its own."""
 DEFAULT_IDLE = 30_000_000
 """How long a split of an unbounded source may be silent before it stops holding back windows."""
 DEFAULT_AHEAD = 86400 * 10**6
@@ -374,13 +376,7 @@ class Stream(Written, Scanning, Iterating, Hinted):
             self._known(column)
             if delay is not None and punctuation is not None:
                 raise PlanError("give delay= or punctuation=, not both")
-            node = self.node
-            while isinstance(node, Narrow):
-                if isinstance(node, EventTime):
-                    raise PlanError(f"{node.label} has said already where the event time is")
-                node = node.input
-            if not isinstance(node, (Read, External, Again)):
-                raise PlanError(f"event time is said before {node.label} brings records together")
+            node = self._beginning("event_time")
             source = node.source if isinstance(node, Read) else None
             carries = source is not None and bool(source.watermarks)
             bounded = is_bounded(node)
@@ -411,6 +407,59 @@ class Stream(Written, Scanning, Iterating, Hinted):
                 )
             )  # fmt: skip
 
+    def processing_time(self, column: str = "processing_time") -> Stream:
+        """Give every record the time at which it is read, as a column, and go by that.
+
+        It is the stream's event time from here on: windows, scans and joins go by it, and the
+        watermark is the time of day, so that windows close though nothing more comes. No record
+        is ever late. ``window(hr.tumbling("1s", time="processing"))`` calls it where it is needed.
+        """
+        with self._building("processing_time") as at:
+            if not isinstance(column, str) or not column:
+                raise PlanError(f"processing_time takes the name of a new column, not {column!r}")
+            node = self._beginning("processing_time")
+            if isinstance(node, External) and not is_bounded(node):
+                raise PlanError(
+                    "a streaming DataFrame is read by Spark; add the time there, with "
+                    "current_timestamp(), and call event_time"
+                )
+            if column in self.columns:
+                raise PlanError(f"there is a column '{column}' already; name it otherwise")
+            step = EventTime(self.schema, at.step, self.node, column, 0, None, by_clock=True)
+            return self._narrow(step)
+
+    def _beginning(self, method: str) -> Read | External | Again:
+        """The source, if only steps that leave each record where it is come after it."""
+        node = self.node
+        while isinstance(node, Narrow):
+            if isinstance(node, EventTime):
+                raise PlanError(f"{node.label} has said already where the event time is")
+            node = node.input
+        if not isinstance(node, (Read, External, Again)):
+            raise PlanError(
+                f"call {method} right after the source, before {node.label}, which brings records "
+                "together"
+            )
+        return node
+
+    def _by_processing_time(self) -> Stream:
+        """This stream with the time at which records are read as its event time."""
+        said = [n for n in nodes_of(self.node) if isinstance(n, EventTime)]
+        if not said:
+            if PROCESSING in self.columns:
+                raise PlanError(
+                    f"there is a column '{PROCESSING}' already; call processing_time('at') before"
+                )
+            return self.processing_time(PROCESSING)
+        other = [n for n in said if not n.by_clock]
+        if other:
+            raise PlanError(
+                f"{other[0].label} has said already where the event time is; leave it out, or "
+                "time='processing'"
+            )
+        clock_needed(self.node, "a window")
+        return self
+
     def time_zone(self, zone: str) -> Stream:
         """Say in which time zone the pipeline reads the clock: ``time_zone("Europe/Berlin")``.
 
@@ -429,17 +478,30 @@ class Stream(Written, Scanning, Iterating, Hinted):
                 ) from None
             return Stream(replace(self.node, zone=zone))
 
-    def window(self, window: AnyWindow) -> WindowedStream:
-        """All records by window of event time: ``window(hr.tumbling("1s")).agg(n=hr.count())``."""
+    def window(self, window: AnyWindow | CountWindow) -> WindowedStream:
+        """All records by window of time, or so many of them at a time.
+
+        ``window(hr.tumbling("1s")).agg(n=hr.count())``, ``window(hr.count_window(10))``
+        """
         return self._windowed(window, (), tuple(self.columns))
 
-    def _windowed(self, window: AnyWindow, keys: Named, fields: tuple[str, ...]) -> WindowedStream:
+    def _windowed(
+        self, window: AnyWindow | CountWindow, keys: Named, fields: tuple[str, ...]
+    ) -> WindowedStream:
         with self._building("window"):
-            if not isinstance(window, AnyWindow):
+            if isinstance(window, CountWindow):
+                if window.order == "event":
+                    clock_needed(self.node, "order='event'")
+            elif not isinstance(window, AnyWindow):
                 raise PlanError(
-                    f"{window!r} is not a window; use hr.tumbling('1s'), hr.sliding or hr.session"
+                    f"{window!r} is not a window; use hr.tumbling('1s'), hr.sliding, hr.session or "
+                    "hr.count_window(10)"
                 )
-            clock_needed(self.node, "a window")
+            elif window.processing:
+                timed = self._by_processing_time()
+                return WindowedStream(timed, keys, fields, replace(window, processing=False))
+            else:
+                clock_needed(self.node, "a window")
             return WindowedStream(self, keys, fields, window)
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.windows import BEGINNING, FOREVER, show_duration, show_time
+from headrace.windows import BEGINNING, FOREVER, Window, show_duration, show_time
 
 
 @dataclass
@@ -27,6 +27,8 @@ class SourceFrontier:
     promised: int = BEGINNING
     silent: int = 0
     """How long all splits have been silent, where the watermark then follows the clock."""
+    clock: int | None = None
+    """The time of day, where that is the time of its records."""
 
     def reached(self, split: str, watermark: int) -> None:
         """A split's watermark has moved on."""
@@ -44,11 +46,14 @@ class SourceFrontier:
         if "live" in message:
             self.live, self.idle = list(message["live"]), list(message["idle"])
             self.ended, self.silent = message["ended"], message.get("silent", 0)
+            self.clock = message.get("clock")
 
     def watermark(self) -> int:
         """What its splits allow to be promised now."""
         if self.ended:
             return FOREVER
+        if self.clock is not None:
+            return self.clock
         if not self.live:
             return self.promised
         marks = {split: self.splits.get(split, BEGINNING) for split in self.live}
@@ -95,8 +100,11 @@ def advance_together(frontiers: Sequence[SourceFrontier]) -> None:
 
 
 def least_awake(frontiers: Iterable[SourceFrontier]) -> int | None:
-    """What the sources that are not silent have all promised: silent ones keep up with it."""
-    awake = [f.promised for f in frontiers if not f.is_idle and not f.ended]
+    """What the sources that are not silent have all promised: silent ones keep up with it.
+
+    One that goes by the clock has a time of its own.
+    """
+    awake = [f.promised for f in frontiers if not f.is_idle and not f.ended and f.clock is None]
     return min(awake, default=None)
 
 
@@ -174,6 +182,34 @@ class Activity:
     def silence(self, splits: Iterable[str], now: float) -> int:
         """How long some splits have all been silent, in microseconds."""
         return int((now - max(self.last[split] for split in splits)) * 1e6)
+
+
+@dataclass(frozen=True)
+class ClockSteps:
+    """When to look at the clock where a look costs something, though no record comes.
+
+    At the edges of windows as long as one may be open. Else less and less often, for what else may
+    wait for the time.
+    """
+
+    windows: tuple[Window, ...] = ()
+    gaps: tuple[int, ...] = ()
+    """The gaps of sessions."""
+    horizon: int = 0
+    """For how long after a record a window may be open."""
+
+    def is_due(self, before: int, now: int, heard: int) -> bool:
+        """Whether to look now, having looked before; the last record came when it was ``heard``."""
+        if now - before >= max(_SECOND, (now - heard) // 16):
+            return True
+        if before >= heard + self.horizon:
+            return False
+        if any(now - before >= max(_SECOND // 10, gap // 16) for gap in self.gaps):
+            return True
+        return any(window.pane_at(now) > window.pane_at(before) for window in self.windows)
+
+
+_SECOND = 10**6
 
 
 def waiting_for(

@@ -1,9 +1,12 @@
-"""What a window is: half-open spans of event time, aligned to the Unix epoch plus an offset.
+"""What a window is: half-open spans of time, aligned to the Unix epoch plus an offset, or so many
+records.
 
 >>> tumbling("1 minute")
 tumbling(1min)
 >>> sliding("30s", every="1s", offset="500ms")
 sliding(30s, every=1s, offset=500ms)
+>>> count_window(10, every=5)
+count_window(10, every=5)
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ LATEST = 2**62
 _UNITS = {"us": 1, "ms": 1000, "s": 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6}
 _LONGEST = 10_000 * 366 * 86400 * 10**6
 _MOST_WINDOWS = 100_000
+_MOST_RECORDS = 100_000_000
+ORDERS = ("event", "arrival")
+"""In which records of a key may be taken."""
 _WORDS = {
     "microsecond": "us", "µs": "us", "usec": "us", "millisecond": "ms", "msec": "ms", "milli": "ms",
     "sec": "s", "second": "s", "m": "min", "minute": "min", "hr": "h", "hour": "h", "day": "d",
@@ -48,7 +54,9 @@ def _micros(what: Any, name: str) -> int:
     if isinstance(what, datetime.timedelta):
         return round(what / datetime.timedelta(microseconds=1))
     if not isinstance(what, str) or not what.strip():
-        raise PlanError(f"{name}={what!r} is not a span of time; write '10s' or a timedelta")
+        whole = isinstance(what, int) and not isinstance(what, bool) and name.endswith(": size")
+        count = f"; for windows of {what} records, hr.count_window({what})" if whole else ""
+        raise PlanError(f"{name}={what!r} is not a span of time; write '10s' or a timedelta{count}")
     if not re.fullmatch(r"\s*([+-]?[\d.]+\s*[^\W\d]+[\s,]*)+", what):
         raise PlanError(f"{name}={what!r} is not a span of time; write it as '10s' or '5 minutes'")
     total = 0.0
@@ -101,6 +109,10 @@ def show_time(micros: int) -> str:
     return moment.isoformat(sep=" ", timespec="milliseconds")
 
 
+_BY_CLOCK = ", time='processing'"
+TIMES = ("event", "processing")
+
+
 @dataclass(frozen=True, repr=False)
 class Window:
     """Windows of a fixed size, one beginning every ``every`` microseconds."""
@@ -108,6 +120,8 @@ class Window:
     size: int
     every: int
     offset: int = 0
+    processing: bool = False
+    """Whether it is of the time at which records are read, and not of event time."""
 
     @property
     def short(self) -> int:
@@ -143,6 +157,7 @@ class Window:
 
     def __repr__(self) -> str:
         offset = f", offset={show_duration(self.offset)}" if self.offset else ""
+        offset += _BY_CLOCK if self.processing else ""
         if self.size == self.every:
             return f"tumbling({show_duration(self.size)}{offset})"
         every = show_duration(self.every)
@@ -154,27 +169,50 @@ class Session:
     """Records of a key with less than ``gap`` between each and the next."""
 
     gap: int
+    processing: bool = False
 
     def __repr__(self) -> str:
-        return f"session({show_duration(self.gap)})"
+        return f"session({show_duration(self.gap)}{_BY_CLOCK if self.processing else ''})"
+
+
+@dataclass(frozen=True, repr=False)
+class CountWindow:
+    """Windows of ``size`` records of a key, one beginning with every ``every``-th record."""
+
+    size: int
+    every: int
+    partial: bool = False
+    """Whether windows that are not full when the input ends are given then."""
+    order: str | None = None
+    """``"event"`` or ``"arrival"``; by event time where there is one unless told."""
+
+    def __repr__(self) -> str:
+        every = "" if self.every == self.size else f", every={self.every}"
+        return f"count_window({self.size}{every}{', partial=True' if self.partial else ''})"
 
 
 AnyWindow = Window | Session
+"""Windows of time."""
 
 
 @keywords
-def tumbling(size: Any, *, offset: Any = "0s") -> Window:
+def tumbling(size: Any, *, offset: Any = "0s", time: str = "event") -> Window:
     """Windows of one size, end to end: ``tumbling("1 minute")``.
 
     ``offset`` moves where they begin: ``tumbling("1d", offset="6h")`` is days from six o'clock.
+    With ``time="processing"`` they are of the time at which records are read.
     """
     span = duration(size, "tumbling: size", 1)
-    return Window(span, span, _micros(offset, "tumbling: offset") % span)
+    shift = _micros(offset, "tumbling: offset") % span
+    return Window(span, span, shift, _is_processing(time, "tumbling"))
 
 
 @keywords
-def sliding(size: Any, every: Any, *, offset: Any = "0s") -> Window:
-    """Windows of one size that begin every so often: ``sliding("30s", every="1s")``."""
+def sliding(size: Any, every: Any, *, offset: Any = "0s", time: str = "event") -> Window:
+    """Windows of one size that begin every so often: ``sliding("30s", every="1s")``.
+
+    With ``time="processing"`` they are of the time at which records are read.
+    """
     span, step = duration(size, "sliding: size", 1), duration(every, "sliding: every", 1)
     if step > span:
         raise PlanError(
@@ -186,13 +224,58 @@ def sliding(size: Any, every: Any, *, offset: Any = "0s") -> Window:
             f"sliding: a record would be in {span // step:,} windows; make every= longer, so that "
             f"it is at most {_MOST_WINDOWS:,}"
         )
-    return Window(span, step, _micros(offset, "sliding: offset") % step)
+    shift = _micros(offset, "sliding: offset") % step
+    return Window(span, step, shift, _is_processing(time, "sliding"))
 
 
 @keywords
-def session(gap: Any) -> Session:
-    """Windows that end when a key has been silent for ``gap``: ``session("30 minutes")``."""
-    return Session(duration(gap, "session: gap", 1))
+def session(gap: Any, *, time: str = "event") -> Session:
+    """Windows that end when a key has been silent for ``gap``: ``session("30 minutes")``.
+
+    With ``time="processing"`` they are of the time at which records are read.
+    """
+    return Session(duration(gap, "session: gap", 1), _is_processing(time, "session"))
+
+
+def _is_processing(time: Any, name: str) -> bool:
+    if time not in TIMES:
+        raise PlanError(f"{name}: time={time!r} is no time{nearest(str(time), TIMES)}")
+    return bool(time == "processing")
+
+
+@keywords
+def count_window(
+    size: Any, every: Any = None, *, partial: bool = False, order: str | None = None
+) -> CountWindow:
+    """Windows of so many records of each key: ``count_window(10, every=5)``.
+
+    One begins with every ``every``-th record, end to end unless told. A window is given when it
+    is full; with ``partial=True`` those that are not are given when the input ends. Records are
+    counted in the order of event time where there is one (``order="event"``), or with
+    ``order="arrival"`` as they come.
+    """
+    step = size if every is None else every
+    for what, name in ((size, "size"), (step, "every")):
+        if not isinstance(what, int) or isinstance(what, bool) or what < 1:
+            time = "; windows of time are hr.tumbling('10s')" if isinstance(what, str) else ""
+            raise PlanError(
+                f"count_window: {name}={what!r} is not a number of records, from 1{time}"
+            )
+    if step > size:
+        raise PlanError(
+            f"count_window: every={every!r} is more than the window has, so records would fall "
+            "between; make it at most the size"
+        )
+    if size > _MOST_RECORDS:
+        raise PlanError(
+            f"count_window: size={size!r} is more than the {_MOST_RECORDS:,} records that are kept "
+            "of a key; use a window of time, or scan"
+        )
+    if not isinstance(partial, bool):
+        raise PlanError(f"count_window: partial={partial!r}: it is True or False")
+    if order not in (None, *ORDERS):
+        raise PlanError(f"count_window: order={order!r}: it is 'event' or 'arrival'")
+    return CountWindow(size, step, partial, order)
 
 
 @dataclass(frozen=True)

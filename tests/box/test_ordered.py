@@ -83,6 +83,17 @@ def _counted(rows: Rows) -> Rows:
     return out
 
 
+def _windows(rows: Rows) -> Rows:
+    seen: dict[int, list[int]] = {}
+    out = []
+    for k, v in rows:
+        mine = seen.setdefault(k, [])
+        mine.append(v)
+        if len(mine) >= 5 and len(mine) % 2:
+            out.append((k, sum(mine[-5:])))
+    return out
+
+
 APPLY: dict[str, Callable[[hr.Stream], hr.Stream]] = {
     "filter": lambda s: s.filter("v % 5 != 2"),
     "map": lambda s: s.map(slow, schema=PAIRS),
@@ -92,6 +103,9 @@ APPLY: dict[str, Callable[[hr.Stream], hr.Stream]] = {
     "whole": lambda s: s.scan(whole, 3, schema=PAIRS, order="arrival"),
     "deduplicate": lambda s: s.deduplicate("v"),
     "running": lambda s: s.key_by("k").running(n=hr.count()).select("k", v="n"),
+    "count_window": lambda s: (
+        s.key_by("k").window(hr.count_window(5, every=2)).agg(v=hr.sum("v")).select("k", "v")
+    ),
 }
 REFERENCES: dict[str, Callable[[Rows], Rows]] = {
     "filter": lambda rows: [p for p in rows if p[1] % 5 != 2],
@@ -102,6 +116,7 @@ REFERENCES: dict[str, Callable[[Rows], Rows]] = {
     "whole": _scanned(whole, lambda: 3, False),
     "deduplicate": _distinct,
     "running": _counted,
+    "count_window": _windows,
 }
 
 
@@ -224,3 +239,14 @@ def test_more_bundles_ahead_than_the_buffers_hold() -> None:
     got = job.result()
     pairs_of = list(zip(got["k"].to_pylist(), got["v"].to_pylist(), strict=True))
     assert pairs_of == one_at_a_time(rows, ["keyed"])
+
+
+@pytest.mark.parametrize("partial", ["value", "value % 3"])
+def test_windows_that_the_end_leaves_part_filled_have_one_order(partial: str) -> None:
+    window = hr.count_window(5, every=2, partial=True)
+    stream = hr.from_items(range(2000)).key_by(k=f"hash({partial}) % 50").window(window)
+    found = [
+        stream.agg(v=hr.sum("value")).collect(on=hr.Box(workers=workers, ordered=True)).to_pylist()
+        for workers in (1, 2, 5)
+    ]
+    assert found[0] == found[1] == found[2]

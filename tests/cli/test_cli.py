@@ -120,7 +120,7 @@ def test_a_stream_is_measured_against_its_peers(app, more, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("app", ["wordcount", "fraud", "spikes"])
+@pytest.mark.parametrize("app", ["wordcount", "fraud", "spikes", "window_wc"])
 def test_a_stream_is_measured_against_structured_streaming(app, capsys, one_round):
     window = ["--window", "1s"] if app == "wordcount" else []
     against = [*window, "--against", "pyspark,pyspark-best,spark"]

@@ -64,6 +64,13 @@ PIPELINES: dict[str, Callable[[hr.Stream], hr.Stream]] = {
         s.key_by("k").running(n=hr.count(), m=hr.mean("v")).key_by("k").lag(2, before="v")
         .key_by("k").rank()
     ),
+    "count windows": lambda s: (
+        s.key_by("k").window(hr.count_window(30, every=20)).agg(n=hr.sum("v"), all=hr.collect("v"))
+    ),
+    "count windows by arrival, then more": lambda s: (
+        s.key_by("k").window(hr.count_window(8, every=3, order="arrival", partial=True))
+        .agg(n=hr.count(), m=hr.mean("v")).key_by("k").window(hr.count_window(4)).agg(m=hr.sum("n"))
+    ),
     "windows of windows": lambda s: (
         s.key_by("k").window(hr.tumbling("2s")).agg(n=hr.count())
         .window(hr.tumbling("10s")).agg(n=hr.sum("n"))

@@ -160,6 +160,15 @@ PIPELINES: dict[str, Pipeline] = {
     "running": lambda s, _: s.key_by("k").running(n=hr.count(), total=hr.sum("v"), m=hr.mean("v")),
     "lag": lambda s, _: s.key_by("k").lag(2, before="v"),
     "lead": lambda s, _: s.key_by("k").lead(1, after="v"),
+    "count_window": lambda s, _: s.key_by("k").window(hr.count_window(5, every=2)).agg(
+        n=hr.count(), total=hr.sum("v"), all=hr.collect("line"), sd=hr.std("v")
+    ),
+    "count_window, no key": lambda s, _: s.window(hr.count_window(7)).agg(n=hr.sum("v")),
+    "count_window, then windows": lambda s, _: s.key_by("k").window(hr.count_window(3))
+    .agg(total=hr.sum("v")).window(hr.tumbling("10s")).agg(n=hr.count(), total=hr.sum("total")),
+    "count_window, partial": lambda s, _: s.key_by("k").window(hr.count_window(5, 2, partial=True))
+    .agg(n=hr.count(), total=hr.sum("v")).window(hr.tumbling("10s")).agg(n=hr.sum("n")),
+    "count_window, records": lambda s, _: s.key_by("k").window(hr.count_window(4)).top_k(2, by="v"),
     "lead, then windows": lambda s, _: s.key_by("k").lead(1, within="4s", after="v")
     .window(hr.tumbling("5s")).agg(n=hr.count("after")),
     "rank": lambda s, _: s.key_by("k").rank(),

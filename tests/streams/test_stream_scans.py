@@ -136,6 +136,40 @@ def test_a_state_of_another_type_is_refused(tmp_path: Path, box_engine: hr.Box) 
                 outlet.start(on=box_engine, **said)
 
 
+def test_a_count_window_goes_on_after_a_restart_and_another_is_refused(
+    engine: Any, tmp_path: Path
+) -> None:
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+
+    def windows(size: int, every: int, **more: Any) -> hr.Stream:
+        window = hr.count_window(size, every, **more)
+        return timed(folder).key_by("k").window(window).agg(all=hr.collect("v"), n=hr.sum("v"))
+
+    said: dict[str, Any] = {"on": engine, "checkpoint": tmp_path / "state"}
+    for i in range(3):
+        rows = [
+            {"k": "ab"[j % 2], "v": j, "at": float(EPOCH + j)} for j in range(20 * i, 20 * i + 20)
+        ]
+        put(folder, f"{i}.csv", rows)
+        job = windows(8, 3).write_parquet(out).start(**said, trigger="available-now")
+        assert job.wait(PATIENCE)
+    found = (
+        hr.read_parquet(out)
+        .collect(on="box")
+        .sort_by([("k", "ascending"), ("window", "ascending")])
+    )
+    due = {k: list(range(i, 56, 2)) for i, k in enumerate("ab")}  # the watermark is three behind
+    assert found.select(["k", "window", "all"]).to_pylist() == [
+        {"k": k, "window": w, "all": values[3 * w : 3 * w + 8]}
+        for k, values in due.items()
+        for w in range((len(values) - 8) // 3 + 1)
+    ]
+    for other in (windows(8, 4), windows(9, 3), windows(8, 3, order="arrival")):
+        with pytest.raises(hr.PlanError, match=r"count_window\(8, every=3\)"):
+            other.write_parquet(out).start(**said)
+
+
 def test_records_that_sleep_in_the_store_are_not_forgotten(engine: Any, tmp_path: Path) -> None:
     """What is due comes, while what was there before it waits."""
     folder, out = tmp_path / "in", tmp_path / "out"

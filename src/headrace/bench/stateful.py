@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from pyspark.sql import Row
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from headrace.apps import fraud as frauds
 from headrace.apps import spikes as spiking
+from headrace.apps import window_wc as words
 
 SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -58,6 +60,37 @@ def fraud(stream: Any) -> Any:
     return stream.groupBy("customer").transformWithState(
         _Scores(),
         "customer string, at timestamp, transaction long, score double",
+        "append",
+        "none",
+    )
+
+
+class _Windows(StatefulProcessor):
+    """The times of each word that its next window begins with, and how many windows there were."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self.last = handle.getValueState("last", "given long, times array<timestamp>")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        known = self.last.get()
+        given, times = (0, []) if known is None else (known[0], list(known[1]))
+        times += sorted(row.at for row in rows)
+        start = 0
+        while len(times) - start >= words.SIZE:
+            last = times[start + words.SIZE - 1]
+            yield Row(word=key[0], at=last, window=given, n=words.SIZE, since=times[start])
+            start, given = start + words.EVERY, given + 1
+        self.last.update((given, times[start:]))
+
+    def close(self) -> None:
+        pass
+
+
+def window_wc(stream: Any) -> Any:
+    found = stream.select("at", F.explode(F.split("line", " ")).alias("word"))
+    return found.groupBy("word").transformWithState(
+        _Windows(),
+        "word string, at timestamp, window long, n long, since timestamp",
         "append",
         "none",
     )

@@ -23,7 +23,7 @@ from headrace.spark.session import with_settings
 from headrace.windows import AnyWindow, Window
 
 FILE_RECORDS = 50_000
-ORDERED = ("fraud", "spikes")
+ORDERED = ("fraud", "spikes", "window_wc")
 """Their baselines keep state by key, and hold no record back for one that comes late."""
 DONE = "_DONE"
 
@@ -171,6 +171,7 @@ _QUERIES: dict[str, tuple[tuple[str, ...], Callable[..., Any], str, tuple[str, .
     "join": (("left", "right"), _join, "append", ()),
     "fraud": (("transactions",), stateful.fraud, "append", ()),
     "spikes": (("readings",), stateful.spikes, "append", ()),
+    "window_wc": (("lines",), stateful.window_wc, "append", ()),
 }
 """The inputs, the query, its output mode (update, so that no window is left open at the end, where
 there is one), and the columns an update replaces."""

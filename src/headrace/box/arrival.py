@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.kernels.lateness import ahead_of, on_time, punctuation_of, times_of
+from headrace.kernels.lateness import ahead_of, on_time, punctuation_of, stamped, times_of
 from headrace.kernels.native import panes
 from headrace.plan.nodes import EventTime
 from headrace.windows import BEGINNING, FOREVER
@@ -30,6 +30,8 @@ class Arrived:
     late: list[pa.RecordBatch] = field(default_factory=list)
     ahead: pa.RecordBatch | None = None
     """Those whose time cannot be right."""
+    moment: int = FOREVER
+    """When they were read, where that is their time."""
 
 
 @dataclass
@@ -57,6 +59,8 @@ class Reader:
     """Whether all has come that was to be read."""
     is_arriving: bool = False
     """Whether records have come that are not taken in yet: it is not silent."""
+    moment: int | None = None
+    """Before which none of those was read, where that is their time: the watermark waits."""
 
 
 class Arrivals:
@@ -74,6 +78,12 @@ class Arrivals:
         event = self.event
         if event is None:
             arrived.parts.append((batch, None))
+            return arrived
+        if event.by_clock:
+            assert reader.moment is not None
+            reader.newest = max(reader.newest, reader.moment, int(self.wall() * 1e6))
+            arrived.moment = reader.newest
+            arrived.parts.append((stamped(event, batch, reader.newest), reader.newest))
             return arrived
         now = self.wall()
         batch, arrived.ahead = ahead_of(event, batch, now)

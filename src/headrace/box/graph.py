@@ -39,6 +39,7 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.prune import columns_of
+from headrace.plan.scans import CountStep
 from headrace.plan.time import clock_of, nodes_of, refuse_endless
 from headrace.windows import Window
 
@@ -271,6 +272,8 @@ class Graph:
             )  # fmt: skip
             if _is_by_arrival(vertex):
                 vertex.ordered, vertex.ordering = True, ByPartition(transform, ordering)
+                if self.ordering is not None and node is not None:
+                    vertex.settles = _settling(node)  # what comes of the end
             elif isinstance(transform, Stateless) and (below or self.ordering is not None):
                 vertex.ordered, vertex.ordering = True, Restored(ordering)
             elif isinstance(transform, Hosted) and self.ordering is not None and node is not None:
@@ -314,6 +317,8 @@ def _settling(node: Node) -> Settling:
     clock, keys = clock_of(node), list(getattr(node, "keys", ()))
     if isinstance(node, GroupBy):
         keys = [name for name, _ in node.keys]
+    elif isinstance(node, Scan) and isinstance(node.what, CountStep):  # they may have other names
+        keys = node.schema.names[: len(keys)]
     times = () if clock is None else clock.columns
     return Settling(times, tuple(name for name in keys if name in node.schema.names))
 

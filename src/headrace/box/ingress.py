@@ -93,6 +93,10 @@ class Ingress:
         self.cut_at = 0.0
         self.records = self.late = self.ahead = self.bad = 0
         self.wall: Callable[[], float] = getattr(clock, "wall", time.time)
+        self.by_clock = self.event is not None and self.event.by_clock
+        self.moment = BEGINNING
+        """The time of day when it was last asked for; it does not go back."""
+        self.has_room = True
         self.kept_late: deque[pa.RecordBatch] = deque()
         self.kept_rows = 0
         self.told_ignored = False
@@ -147,6 +151,8 @@ class Ingress:
         self._open()
         if self.promised > BEGINNING and splits:  # once more, so that all steps know it
             self._cut(self.promised)
+            if self.by_clock:
+                self._advance(said=True)
         if not splits:
             self._end()
 
@@ -291,6 +297,20 @@ class Ingress:
             reader.is_arriving = True
             known = self.frontier.splits.get(reader.name, BEGINNING)
             reader.floor = max(reader.floor, known)
+            reader.moment = self._now() if self.by_clock else None
+
+    def _now(self) -> int:
+        """The time of day in microseconds, which no record that was read comes after."""
+        self.moment = max(self.moment, self.promised, int(self.wall() * 1e6))
+        return self.moment
+
+    def _reached(self) -> int:
+        """The watermark that the splits, or the clock, allow."""
+        if not self.by_clock:
+            return self.frontier.watermark()
+        held = [r.moment for r in self.readers if r.moment is not None]
+        held += [r.pending[0].moment for r in self.readers if r.pending]
+        return min(held, default=self._now())
 
     def _next(self, items: Iterator[Any]) -> Any:
         try:
@@ -310,7 +330,7 @@ class Ingress:
 
     def accept(self, reader: Reader, items: list[Any]) -> None:
         """What ``read_some`` read. The lock is held."""
-        reader.is_arriving = False
+        reader.is_arriving, reader.moment = False, None
         if not items:
             reader.done, reader.in_step = True, False
             assert self.frontier.live is not None
@@ -328,7 +348,7 @@ class Ingress:
                 if self._by_source:
                     self.frontier.reached(reader.name, item.micros)
                     self._advance(said=True)
-                elif self.event is not None and not self.told_ignored:
+                elif self.event is not None and not self.by_clock and not self.told_ignored:
                     self.told_ignored = True
                     self._note(
                         f"{self.name} sends watermarks, but event_time has a delay or punctuation "
@@ -435,7 +455,7 @@ class Ingress:
             reader.waiting_since = now
         reader.pending.extend(arrived)
         self._alive(reader)
-        reader.is_arriving = False
+        reader.is_arriving, reader.moment = False, None
         # What is large enough goes on at once; only small batches wait to be put together.
         rows = sum(each.records for each in reader.pending)
         if rows >= min(LEAST, self.pace.rows()) or now - reader.waiting_since >= self.flush:
@@ -469,11 +489,14 @@ class Ingress:
             self.frontier.silent = self.activity.silence(self.frontier.live or (), now)
             self._promise(self.frontier.watermark(), said=False)
             self.frontier.silent = 0
-        self._advance()
+        if self.has_room or not self.by_clock:  # what cannot be read now counts as it is read
+            self._advance()
+        self.has_room = True
 
     def waits_for_room(self) -> None:
         """Nothing is read just now for want of room, which is not silence. The lock is held."""
         self.activity.pause(self.clock.now())
+        self.has_room = False
 
     @property
     def promised(self) -> int:
@@ -494,7 +517,7 @@ class Ingress:
     @property
     def waits(self) -> str:
         """What the watermark waits for."""
-        if self.event is None or self.ended:
+        if self.event is None or self.by_clock or self.ended:
             return ""
         frontier, event = self.frontier, self.event
         left = {split: frontier.splits.get(split, BEGINNING) for split in frontier.live or ()}
@@ -583,12 +606,13 @@ class Ingress:
     def _advance(self, said: bool = False) -> None:
         """The splits' watermarks may have moved; ``said`` where the input itself said so."""
         if self.event is not None and self.frontier.live:
-            self._promise(self.frontier.watermark(), said)
+            self._promise(self._reached(), said)
 
     def catch_up(self) -> bool:
         """Promise all that the splits have reached; whether that was news. The lock is held."""
         before = self.promised
-        self._advance(said=True)
+        if not self.by_clock:  # which would have news every time
+            self._advance(said=True)
         return self.promised > before
 
     def follow(self, watermark: int) -> None:

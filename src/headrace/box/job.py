@@ -272,7 +272,7 @@ class Run:
                     ingress.waits_for_room()
                 for ingress in self.ingresses:
                     ingress.tick()
-                timed = [i for i in self.ingresses if i.event is not None]
+                timed = [i for i in self.ingresses if i.event is not None and not i.by_clock]
                 least = least_awake(i.frontier for i in timed)
                 if least is not None:
                     for ingress in timed:

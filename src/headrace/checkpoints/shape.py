@@ -213,7 +213,9 @@ def _kind(kind: Kind) -> dict[str, Any]:
 
 def _source_shape(node: Node, offsets: OffsetSource | None) -> str:
     kind = "a Spark DataFrame" if offsets is None else offsets.identity()
-    return f"{kind}, event time {node.column}" if isinstance(node, EventTime) else kind
+    if not isinstance(node, EventTime):
+        return kind
+    return f"{kind}, {'processing' if node.by_clock else 'event'} time {node.column}"
 
 
 def _described(node: Node) -> Description:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from headrace.errors import ExpressionError, HeadraceError, PlanError, StepError
 from headrace.kernels import rows
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import Kernel, as_column, numbers
+from headrace.kernels.lateness import PROCESSING_TIME, stamped
 from headrace.kernels.look_up import look_up
 from headrace.kernels.native import panes
 from headrace.kernels.tokenise import Text, Tokeniser
@@ -270,7 +272,15 @@ def _copied_bytes(column: pa.Array, rows: Any) -> int:
     return len(rows) * (column.nbytes // max(1, len(column)) if width is None else width)
 
 
+def _processing_time(step: EventTime, schema: pa.Schema) -> tuple[Run, pa.Schema]:
+    """The time of day; what reads a stream has a clock of its own, and says another."""
+    after = schema.append(pa.field(step.column, PROCESSING_TIME))
+    return lambda batch: stamped(step, batch, time.time_ns() // 1000), after
+
+
 def _event_time(step: EventTime, schema: pa.Schema) -> tuple[Run, pa.Schema]:
+    if step.by_clock:
+        return _processing_time(step, schema)
     kind = schema.field(step.column).type
     if not pa.types.is_timestamp(kind):
         name = step.column

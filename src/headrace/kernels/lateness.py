@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.errors import StepError
 from headrace.kernels.expressions import compile_expression, evaluate
-from headrace.kernels.expressions.kernel import numbers
+from headrace.kernels.expressions.kernel import filled, numbers
 from headrace.kernels.native import panes
 from headrace.kernels.rows import rows_of
 from headrace.plan.nodes import EventTime
@@ -24,6 +24,18 @@ Punctuation = Callable[[pa.RecordBatch], Iterator[tuple[int, int]]]
 def times_of(event: EventTime, batch: pa.RecordBatch) -> np.ndarray[Any, Any]:
     """The event time of each record, in microseconds."""
     return numbers(batch.column(event.column), np.int64)
+
+
+def stamped(event: EventTime, batch: pa.RecordBatch, micros: int) -> pa.RecordBatch:
+    """Records with the time at which they were read."""
+    times = filled(micros, batch.num_rows, PROCESSING_TIME)
+    place = batch.schema.get_field_index(event.column)
+    if place < 0:
+        return batch.append_column(event.column, times)
+    return batch.set_column(place, event.column, times)
+
+
+PROCESSING_TIME = pa.timestamp("us", "UTC")
 
 
 def is_by_source(event: EventTime) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from headrace.expressions import col
 from headrace.kernels.aggregate import key_hashes
 from headrace.kernels.chain import compile_chain
 from headrace.kernels.expressions.kernel import as_column, filled
@@ -37,14 +38,16 @@ from headrace.operators.operator import (
 )
 from headrace.operators.ordering import in_pieces, together
 from headrace.operators.stores import Note, Order, Retained, Store
-from headrace.plan.nodes import Scan
-from headrace.plan.scans import OnceStep, UserStep
+from headrace.plan.nodes import Project, Scan
+from headrace.plan.scans import CountStep, OnceStep, UserStep
 from headrace.windows import BEGINNING, FOREVER
 
 _LAST = "__last"
 """When the last record of a key was, beside its state."""
 _BUCKET_BITS = 5
 """There are 32 buckets."""
+_LAST_OF_ALL = 1 << 62
+"""By arrival, what comes of the end follows all that came of records, by their own numbers."""
 _MANY_GONE = 4096
 """So many forgotten keys are worth making the table anew."""
 
@@ -58,7 +61,11 @@ class Scanned(Operator):
     def __init__(self, node: Scan, inputs: Sequence[Input], zone: str) -> None:
         self.node, self.zone = node, zone
         self.is_keyed = bool(node.keys)
-        self.chains = (compile_chain(inputs[0].steps, inputs[0].schema, None, zone),)
+        steps = inputs[0].steps
+        if isinstance(node.what, CountStep):  # what no window reads is not sent to it
+            columns = tuple((name, col(name).tree) for name in node.what.columns)
+            steps = (*steps, Project(node.input.schema, node.step, node.input, columns))
+        self.chains = (compile_chain(steps, inputs[0].schema, None, zone),)
         self.schema = self.chains[0].schema
         self.keys = [self.schema.field(name) for name in node.keys]
         self.ttl = node.what.within if isinstance(node.what, OnceStep) else node.ttl
@@ -94,7 +101,7 @@ class Scanned(Operator):
 
     def describe(self) -> Description:
         what = self.node.what
-        functions = what.written if isinstance(what, UserStep) else ""
+        functions = what.written if isinstance(what, (UserStep, CountStep)) else ""
         text = f"{self.node.name} {self.node.detail}"
         keeps = (*self.schema, *self.kept_schema)
         return Description(text, self.version, keeps, functions)
@@ -207,6 +214,7 @@ class ScanState(State):
     def _new_table(self) -> None:
         self.keys = Keys([field.type for field in self.operator.keys])
         self.steps = self.operator.steps()
+        self.steps.key_columns = self.keys.columns
 
     @property
     def nbytes(self) -> int:
@@ -219,6 +227,8 @@ class ScanState(State):
         return int(self.keys.there.sum()) + sum(int(rows) for kept in unread for _, rows, _ in kept)
 
     def take(self, parts: Iterable[Part], watermarks: Sequence[int]) -> Iterator[Result]:
+        if self.operator.by_arrival and watermarks[0] == FOREVER:
+            self.given = max(self.given, _LAST_OF_ALL)
         yield from self._numbered(self._taken(parts, watermarks))
 
     def _numbered(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Result]:

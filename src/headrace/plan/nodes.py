@@ -15,7 +15,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.expressions import Dialect
-from headrace.plan.scans import AnyStep, OnceStep, UserStep
+from headrace.plan.scans import AnyStep, CountStep, OnceStep, UserStep
 from headrace.windows import AnyWindow, EventClock, show_duration
 
 if TYPE_CHECKING:
@@ -237,13 +237,18 @@ class EventTime(Narrow):
     """How far ahead of the clock a record may be; one beyond that is set aside as late."""
     follows_clock: bool = False
     """Whether the watermark goes on by the clock while every split is silent."""
+    by_clock: bool = False
+    """Whether the column is added: the time at which a record is read; the watermark is the time
+    of day."""
 
     @property
     def name(self) -> str:
-        return "event_time"
+        return "processing_time" if self.by_clock else "event_time"
 
     @property
     def detail(self) -> str:
+        if self.by_clock:
+            return self.column
         idle = "" if self.idle is None else f", idle after {show_duration(self.idle)}"
         idle += ", then by the clock" if self.follows_clock else ""
         idle += "" if self.ahead is None else f", at most {show_duration(self.ahead)} ahead"
@@ -377,7 +382,9 @@ class Scan(Wide):
 
     @property
     def python(self) -> bool:
-        return isinstance(self.what, UserStep)
+        return isinstance(self.what, UserStep) or (
+            isinstance(self.what, CountStep) and self.what.python
+        )
 
 
 @dataclass(frozen=True, eq=False)

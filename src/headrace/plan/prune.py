@@ -49,7 +49,7 @@ def prune(
         elif isinstance(step, EventTime):
             kept.append(step)
             if wanted is not None:
-                wanted |= {step.column}
+                wanted = wanted - {step.column} if step.by_clock else wanted | {step.column}
         elif isinstance(step, Explode):
             keep = step.keep if wanted is None else tuple(k for k in step.keep if k in wanted)
             kept.append(replace(step, keep=keep))

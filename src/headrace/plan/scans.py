@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.plan.fingerprint import fingerprint
+from headrace.windows import CountWindow
 
 if TYPE_CHECKING:
     from headrace.aggregates import Aggregate
@@ -92,7 +93,33 @@ class OnceStep:
         return ""
 
 
-AnyStep = UserStep | RunningStep | ShiftStep | RankStep | OnceStep
+@dataclass(frozen=True, eq=False)
+class CountStep:
+    """Aggregates of windows of so many records of each key."""
+
+    window: CountWindow
+    aggregates: tuple[tuple[str, Aggregate], ...]
+    columns: tuple[str, ...]
+    """The columns of a record that are read."""
+
+    @property
+    def detail(self) -> str:
+        what = ", ".join(f"{name} = {aggregate!r}" for name, aggregate in self.aggregates)
+        return f"{what} in {self.window!r}".strip()
+
+    @property
+    def python(self) -> bool:
+        """Whether an aggregate is a person's own."""
+        return any(aggregate.user is not None for _, aggregate in self.aggregates)
+
+    @property
+    def written(self) -> str:
+        """What tells such aggregates apart from others."""
+        users = [(name, a.user) for name, a in self.aggregates if a.user is not None]
+        return ", ".join(f"{n} of {user.name} {fingerprint(*user.written)}" for n, user in users)
+
+
+AnyStep = UserStep | RunningStep | ShiftStep | RankStep | OnceStep | CountStep
 
 
 def source_of(function: Callable[..., Any]) -> str | None:

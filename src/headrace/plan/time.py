@@ -30,6 +30,8 @@ from headrace.windows import EventClock
 
 START, END = "window_start", "window_end"
 """The columns a window's result has beside its keys and aggregates."""
+NUMBER = "window"
+"""The same of a count window: which of its key it is, from nought."""
 
 
 def clock_of(node: Node) -> EventClock | None:

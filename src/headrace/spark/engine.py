@@ -51,7 +51,8 @@ class Spark:
     a session as it is and leaves it running; ``config`` adds Spark settings to a new session.
 
     On one Linux machine Spark's Python processes are forks of one that has everything imported, so
-    that they start at once; ``fork_server=False`` has Spark start Python itself.
+    that they start at once; ``fork_server=False`` has Spark start Python itself. ``clock`` is what
+    ``processing_time`` goes by, for tests that turn it.
     """
 
     name = "spark"
@@ -63,6 +64,7 @@ class Spark:
         master: str | None = None,
         config: Mapping[str, Any] | None = None,
         fork_server: bool | None = None,
+        clock: Any = None,
     ) -> None:
         if session is not None and (master, config, fork_server) != (None, None, None):
             raise PlanError(
@@ -70,11 +72,14 @@ class Spark:
             )
         if fork_server is not None and not isinstance(fork_server, bool):
             raise PlanError(f"Spark: fork_server={fork_server!r} is not True or False")
+        if clock is not None and not callable(getattr(clock, "wall", None)):
+            raise PlanError(f"Spark: clock={clock!r} is not a clock; leave it out outside tests")
         self._session = session
         self._given = session is not None
         self._master = master
         self._config = dict(config or {})
         self._fork_server = fork_server
+        self._clock = clock
 
     def __repr__(self) -> str:
         return f"Spark(master={self._master!r})" if self._master else "Spark()"
@@ -166,7 +171,7 @@ class Spark:
             return SparkBatch(self, outputs)
         outputs, tables = self._with_tables(outputs, checkpoint)
         try:
-            return start_stream(self.session, outputs, checkpoint, trigger, tables)
+            return start_stream(self.session, outputs, checkpoint, trigger, tables, self._clock)
         except BaseException:
             tables.close()
             raise

@@ -20,6 +20,7 @@ from headrace.kernels.lateness import (
     is_by_source,
     on_time,
     punctuation_of,
+    stamped,
     times_of,
 )
 from headrace.plan.nodes import EventTime, Narrow
@@ -119,7 +120,10 @@ class _CompiledSource:
                 if not batch.num_rows:
                     continue
                 counted["records"] += batch.num_rows
-                if event is not None:
+                if event is not None and event.by_clock:
+                    batch = stamped(event, batch, reading.moment)
+                    watermark = reading.moment
+                elif event is not None:
                     batch, aside = ahead_of(event, batch, reading.now)
                     if aside is not None:
                         counted["late"] += aside.num_rows

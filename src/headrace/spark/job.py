@@ -418,7 +418,7 @@ class SparkJob(Shown):
 def _waits(source: SourceFlow, frontier: SourceFrontier) -> str:
     """What a source's watermark waits for."""
     event = source.event
-    if event is None or frontier.ended:
+    if event is None or event.by_clock or frontier.ended:
         return ""
     splits = {name: frontier.splits.get(name, BEGINNING) for name in frontier.live or ()}
     return waiting_for(frontier.promised, splits, frontier.idle, event.idle, event.follows_clock)

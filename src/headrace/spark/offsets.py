@@ -23,7 +23,7 @@ from headrace.io.source import Split
 from headrace.spark.initial import initial_of
 from headrace.spark.python.failures import carrying
 from headrace.spark.python.shipping import PARTS, ROWS_SQL, Shipped, by_value
-from headrace.watermarks import Activity, SourceFrontier
+from headrace.watermarks import Activity, ClockSteps, SourceFrontier
 from headrace.windows import BEGINNING
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class Reading:
     """Its split's place among the splits, and its own among the parts of the split."""
     control: dict[str, Any] | None
     """With the first split of a batch: which splits there are."""
+    moment: int = BEGINNING
+    """The time of the batch's records, where they have that at which they were read."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,10 @@ class SourcePlan:
     """Whether the watermark goes on by the clock while every split is silent."""
     closes: bool = False
     """Whether the end of what is available now is the end of the input: nothing goes on later."""
+    by_clock: ClockSteps | None = None
+    """When to look at the clock, where records have the time at which they are read."""
+    clock: Any = None
+    """What says the time of day, where a test turns it."""
 
 
 class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -112,6 +118,7 @@ class _Planning:
         self.activity = Activity(plan.idle)
         self.only_now = False
         self.target: Positions | None = None
+        self.has_looked = False
         plan.source.keep_in(f"{plan.folder}/source-{plan.number}")
 
     def initial(self) -> dict[str, Any]:
@@ -142,13 +149,31 @@ class _Planning:
             ended = True
         silent = self._silence(at, idle, start.get("silent", 0), now)
         unchanged = at == before and idle == start["idle"] and silent == start.get("silent", 0)
-        if unchanged and not ended:
+        if unchanged and not ended and not self._looks(start):
             return start
         frontier = control.get("sources", {}).get(str(self.plan.number), {})
-        return {
+        offset = {
             "at": at, "idle": idle, "ended": ended, "frontier": frontier, "now": time.time(),
             "silent": silent,
         }  # fmt: skip
+        if self.plan.by_clock is not None:
+            moment, heard = self._moment(start), _heard(start)
+            offset |= {"moment": moment, "heard": heard if at == before else moment}
+        return offset
+
+    def _moment(self, start: dict[str, Any]) -> int:
+        """The time of day in microseconds, never before that of another batch."""
+        clock = self.plan.clock
+        now = time.time() if clock is None else clock.wall()
+        return max(_looked(start), int(now * 1e6))
+
+    def _looks(self, start: dict[str, Any]) -> bool:
+        """Whether to go on to the time of day though nothing has come."""
+        steps, heard = self.plan.by_clock, _heard(start)
+        if steps is None or heard is None or (self.only_now and self.has_looked):
+            return False
+        self.has_looked = True
+        return steps.is_due(_looked(start), self._moment(start), heard)
 
     def _silence(self, at: Positions, idle: Sequence[str], before: int, now: float) -> int:
         """How long all splits have been silent, in microseconds, where the watermark follows it.
@@ -174,6 +199,9 @@ class _Planning:
             "live": list(end["at"]), "idle": end["idle"], "ended": end["ended"],
             "silent": end.get("silent", 0),
         }  # fmt: skip
+        moment = end.get("moment", BEGINNING)
+        if self.plan.by_clock is not None:
+            control["clock"] = moment
         now = float(end.get("now", time.time()))
         found = self.plan.source.between(start["at"], end["at"], self.plan.parallelism)
         names, parts = list(end["at"]), Counter[str]()
@@ -182,8 +210,22 @@ class _Planning:
             floor = frontier.floor(name, name in start["idle"])
             number = names.index(name) << PARTS | parts[name]
             parts[name] += 1
-            readings.append(Reading(name, split, floor, now, number, control if not i else None))
-        return readings or [Reading("", None, BEGINNING, now, 0, control)]
+            told = control if not i else None
+            readings.append(Reading(name, split, floor, now, number, told, moment))
+        return readings or [Reading("", None, BEGINNING, now, 0, control, moment)]
+
+
+def _looked(start: dict[str, Any]) -> int:
+    """The time of day up to which all is known; of state that came from elsewhere what that had."""
+    promised = start["frontier"].get("promised", BEGINNING)
+    return int(start.get("moment", promised))
+
+
+def _heard(start: dict[str, Any]) -> int | None:
+    """When the last record came."""
+    looked = _looked(start)
+    found: int | None = start.get("heard", looked if looked > BEGINNING else None)
+    return found
 
 
 def source_class(name: str, plan: SourcePlan, program: Any) -> type[DataSource]:

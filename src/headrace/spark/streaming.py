@@ -18,7 +18,7 @@ from headrace.checkpoints.shape import last_epochs
 from headrace.errors import EngineError, PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import AVAILABLE_NOW, Output
-from headrace.plan.nodes import External
+from headrace.plan.nodes import External, GroupBy, JoinWithin
 from headrace.plan.time import zone_of
 from headrace.spark.checkpoint import known_stream
 from headrace.spark.columns import as_schema, quoted
@@ -37,7 +37,8 @@ from headrace.spark.sinks import Delivery
 from headrace.spark.state import last_batch
 from headrace.spark.wire import labels_of
 from headrace.tables import Tables
-from headrace.windows import duration
+from headrace.watermarks import ClockSteps
+from headrace.windows import Session, Window, duration
 
 _SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -56,7 +57,12 @@ _LOCAL_SETTINGS = {
 
 
 def start_stream(
-    session: Any, outputs: Sequence[Output], checkpoint: Any, trigger: Any, tables: Tables
+    session: Any,
+    outputs: Sequence[Output],
+    checkpoint: Any,
+    trigger: Any,
+    tables: Tables,
+    clock: Any = None,
 ) -> SparkJob:
     """Start a streaming query of some outputs."""
     graph = graph_of(outputs)
@@ -109,7 +115,7 @@ def start_stream(
     try:
         with driver_errors(), ansi_semantics(session, zone), with_settings(session, settings):
             closes = checkpoint is None
-            frame = _frame(session, graph, labels, zone, own.folder, closes, initial)
+            frame = _frame(session, graph, labels, zone, own.folder, closes, initial, clock)
             writer = frame.writeStream.foreachBatch(running.deliver).outputMode("append")
             writer = writer.option("checkpointLocation", folder).trigger(**how)
             running.begin(writer.start())
@@ -185,8 +191,12 @@ def _frame(
     folder: str,
     closes: bool,
     initial: str | None,
+    clock: Any,
 ) -> Any:
-    frames = [_source(session, s, labels, zone, folder, closes) for s in graph.sources]
+    steps = _clock_steps(graph)
+    frames = [
+        _source(session, s, labels, zone, folder, closes, steps, clock) for s in graph.sources
+    ]
     frame = reduce(lambda a, b: a.union(b), frames)
     for number, operators in enumerate(graph.levels):
         key = uuid.uuid4().hex
@@ -197,6 +207,16 @@ def _frame(
     return frame
 
 
+def _clock_steps(graph: Graph) -> ClockSteps:
+    """When windows may close though nothing comes."""
+    nodes = [operator.node for operator in graph.operators]
+    found = [node.window for node in nodes if isinstance(node, GroupBy)]
+    windows = tuple(window for window in found if isinstance(window, Window))
+    gaps = tuple(window.gap for window in found if isinstance(window, Session))
+    pairs = [node.before + node.after for node in nodes if isinstance(node, JoinWithin)]
+    return ClockSteps(windows, gaps, sum((*(w.size for w in windows), *gaps, *pairs)))
+
+
 def _source(
     session: Any,
     source: SourceFlow,
@@ -204,6 +224,8 @@ def _source(
     zone: str,
     folder: str,
     closes: bool,
+    steps: ClockSteps,
+    clock: Any,
 ) -> Any:
     key = uuid.uuid4().hex
     program = SourceProgram.of(source, key, labels, zone)
@@ -221,7 +243,10 @@ def _source(
     idle = source.event.idle if source.event is not None else None
     parallelism = int(session.sparkContext.defaultParallelism)
     follows = source.event is not None and source.event.follows_clock
-    plan = SourcePlan(offsets, source.number, idle, parallelism, folder, follows, closes)
+    by_clock = steps if source.event is not None and source.event.by_clock else None
+    plan = SourcePlan(
+        offsets, source.number, idle, parallelism, folder, follows, closes, by_clock, clock
+    )
     name = f"headrace-{key}"
     session.dataSource.register(source_class(name, plan, program))
     return session.readStream.format(name).load()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.kernels.scans.compiled import compiled_step
+from headrace.kernels.scans.counted import count_steps
 from headrace.kernels.scans.once import OnceSteps
 from headrace.kernels.scans.rank import RankSteps
 from headrace.kernels.scans.running import RunningSteps
@@ -13,7 +14,7 @@ from headrace.kernels.scans.steps import Records, Steps
 from headrace.kernels.scans.user import UserSteps
 from headrace.plan.explain import LOCK
 from headrace.plan.nodes import Scan
-from headrace.plan.scans import OnceStep, RankStep, RunningStep, ShiftStep, UserStep
+from headrace.plan.scans import CountStep, OnceStep, RankStep, RunningStep, ShiftStep, UserStep
 
 __all__ = ["Records", "Steps", "not_compiled", "scan_place", "steps_of"]
 
@@ -22,12 +23,16 @@ def scan_place(node: Scan) -> str:
     """How a scan's step runs: compiled, or as Python and why; nothing where it is ours."""
     if not node.python:
         return ""
+    if isinstance(node.what, CountStep):
+        return LOCK
     why = not_compiled(node)
     return "compiled by Numba" if why is None else f"{LOCK}: {why}"
 
 
 def not_compiled(node: Scan) -> str | None:
     """Why a scan runs a person's function in Python; None if it does not."""
+    if isinstance(node.what, CountStep):
+        return "an aggregate of a person's own" if node.python else None
     if not isinstance(node.what, UserStep):
         return None
     found = compiled_step(node.what, node.input.schema)
@@ -45,5 +50,7 @@ def steps_of(node: Scan, schema: Any, zone: str) -> Steps:
         return (LeadSteps if what.ahead else LagSteps)(node, what, schema)
     if isinstance(what, RankStep):
         return RankSteps(node, what, schema)
+    if isinstance(what, CountStep):
+        return count_steps(node, what, schema, zone)
     assert isinstance(what, OnceStep)
     return OnceSteps(node, what, schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,8 @@ class Steps:
         self.timers: Any = np.zeros(0, np.int64)
         self.now = BEGINNING
         """The time of day, where timers go by it."""
+        self.key_columns: Callable[[Any], list[pa.Array]] = lambda slots: []
+        """The keys of some slots."""
 
     @property
     def nbytes(self) -> int:
