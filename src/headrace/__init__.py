@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from headrace.box.engine import Box
     from headrace.box.ordered import Ordering
+    from headrace.buffers import adaptive, fixed, immediate
     from headrace.errors import (
         BadRecord,
         EngineError,
@@ -109,6 +110,7 @@ __all__ = [
     "Transform",
     "Watermark",
     "WindowedStream",
+    "adaptive",
     "aggregate",
     "approx_distinct",
     "array",
@@ -120,6 +122,7 @@ __all__ = [
     "count",
     "count_distinct",
     "first",
+    "fixed",
     "from_arrow",
     "from_items",
     "from_pandas",
@@ -129,6 +132,7 @@ __all__ = [
     "generate",
     "greatest",
     "hash_of",
+    "immediate",
     "last",
     "least",
     "lit",
@@ -166,6 +170,7 @@ _HOMES = {
     ),
     "headrace.box.engine": "Box",
     "headrace.box.ordered": "Ordering",
+    "headrace.buffers": "adaptive fixed immediate",
     "headrace.operators.custom": "Transform",
     "headrace.errors": "BadRecord EngineError ExpressionError HeadraceError PlanError StepError",
     "headrace.expressions": (

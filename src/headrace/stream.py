@@ -15,6 +15,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.aggregates import Aggregate, count
+from headrace.buffers import Buffer
+from headrace.buffers import policy as buffering
 from headrace.building import (
     column_names,
     difference,
@@ -46,6 +48,7 @@ from headrace.kernels.window import window_schema
 from headrace.keyed import KeyedStream, WindowedStream
 from headrace.plan import explain as plan_explain
 from headrace.plan.nodes import (
+    Buffered,
     Custom,
     EventTime,
     Explode,
@@ -336,6 +339,18 @@ class Stream(Written, Scanning, Hinted):
                 raise PlanError(f"a parallelism is a positive number, not {count!r}")
             return Stream(MaxParallelism(self.schema, at.step, self.node, count))
 
+    def buffer(self, policy: Buffer) -> Stream:
+        """Records gathered before they go on, on the box: ``buffer(hr.adaptive(1024, "50ms"))``.
+
+        A step that keeps few of its records, or makes many, leaves bundles that are too small or
+        too large for what follows. ``hr.fixed(n)`` waits for ``n`` records, ``hr.adaptive(n,
+        timeout)`` for no longer than a time, and ``hr.immediate`` sends each by itself. A
+        watermark, a checkpoint and the end of the input send on what waits before them. It changes
+        no result, and on Spark, which takes records by the batch, nothing at all.
+        """
+        with self._building("buffer") as at:
+            return Stream(Buffered(self.schema, at.step, self.node, buffering(policy, "policy")))
+
     # Event time
 
     def event_time(
@@ -371,6 +386,11 @@ class Stream(Written, Scanning, Hinted):
             while isinstance(node, Narrow):
                 if isinstance(node, EventTime):
                     raise PlanError(f"{node.label} has said already where the event time is")
+                if isinstance(node, Buffered):
+                    raise PlanError(
+                        f"event time is said where records come in: call it before {node.label}, "
+                        "or pass buffer= to hr.Box"
+                    )
                 node = node.input
             if not isinstance(node, (Read, External)):
                 raise PlanError(f"event time is said before {node.label} brings records together")

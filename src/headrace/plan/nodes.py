@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from sqlglot import exp
 
+from headrace.buffers import Buffer
 from headrace.expressions import Dialect
 from headrace.plan.scans import AnyStep, OnceStep, UserStep
 from headrace.windows import AnyWindow, EventClock, show_duration
@@ -247,6 +248,21 @@ class EventTime(Narrow):
         if self.delay is None:
             return f"{self.column}, watermarks from the source{idle}"
         return f"{self.column}, delay {show_duration(self.delay)}{idle}"
+
+
+@dataclass(frozen=True, eq=False)
+class Buffered(Narrow):
+    """Records gathered into bundles of another size. It changes no result."""
+
+    policy: Buffer
+
+    @property
+    def name(self) -> str:
+        return "buffer"
+
+    @property
+    def detail(self) -> str:
+        return repr(self.policy)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.plan.nodes import (
+    Buffered,
     EventTime,
     Explode,
     Filter,
@@ -45,6 +46,8 @@ def prune(
                 step = replace(step, schema=pa.schema([f for f in schema if f.name in wanted]))
                 wanted = wanted | columns_of([step.condition])
             kept.append(step)
+        elif isinstance(step, Buffered):
+            continue  # it changes no record
         elif isinstance(step, EventTime):
             kept.append(step)
             if wanted is not None:

@@ -14,6 +14,7 @@ from headrace.errors import PlanError
 from headrace.expressions import to_sql
 from headrace.kernels.expressions import compile_expression
 from headrace.plan.nodes import (
+    Buffered,
     EventTime,
     Explode,
     Filter,
@@ -95,6 +96,8 @@ def apply_steps(frame: Any, steps: Sequence[Narrow]) -> Any:
             frame = frame.select([column(t).alias(n) for n, t in step.columns])
         elif isinstance(step, Filter):
             frame = frame.filter(column(step.condition))
+        elif isinstance(step, Buffered):
+            continue
         else:
             assert isinstance(step, Explode)
             kept = [quoted(name) for name in step.keep]

@@ -14,10 +14,12 @@ from headrace.io.sink import Sink
 from headrace.jobs import Job, Output
 from headrace.plan.explain import LOCK
 from headrace.plan.nodes import (
+    Buffered,
     External,
     Join,
     JoinWithin,
     Late,
+    Narrow,
     Node,
     Read,
     Scan,
@@ -179,8 +181,15 @@ class Spark:
             places = ["Spark's exchange of bundles"]
         plain = plain_prefix(stage.steps) if rows else 0
         for i, step in enumerate(stage.steps):
-            places.append("Spark columns" if i < plain else LOCK if step.python else "kernel")
+            ours = i >= plain or isinstance(step, Buffered)
+            places.append(_step_place(step) if ours else "Spark columns")
         return places
+
+
+def _step_place(step: Narrow) -> str:
+    if isinstance(step, Buffered):
+        return "nothing to do: Spark takes records by the batch"
+    return LOCK if step.python else "kernel"
 
 
 def _scan_place(head: Node) -> str:
@@ -208,4 +217,4 @@ def _where_streaming(stage: Stage) -> list[str]:
         place += _scan_place(head)
     else:
         place = "Spark's exchange of bundles"
-    return [place, *(LOCK if step.python else "kernel" for step in stage.steps)]
+    return [place, *map(_step_place, stage.steps)]
