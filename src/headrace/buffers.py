@@ -56,7 +56,7 @@ def _size(size: Any, where: str) -> int:
     return size
 
 
-def policy(what: Any, where: str) -> Buffer:
+def checked(what: Any, where: str) -> Buffer:
     """A buffering policy as it was given, checked."""
     if not isinstance(what, Buffer):
         called = "; call it with its size" if what is fixed or what is adaptive else ""

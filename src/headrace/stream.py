@@ -15,8 +15,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.aggregates import Aggregate, count
-from headrace.buffers import Buffer
-from headrace.buffers import policy as buffering
+from headrace.buffers import Buffer, checked
 from headrace.building import (
     column_names,
     difference,
@@ -60,6 +59,7 @@ from headrace.plan.nodes import (
     Late,
     Limit,
     MapBatches,
+    MapMemo,
     MapRows,
     MaxParallelism,
     Named,
@@ -83,6 +83,7 @@ from headrace.plan.time import (
     nodes_of,
     zone_of,
 )
+from headrace.routing import Routing
 from headrace.scanning import Scanning, deduplicated
 from headrace.types import normal_batch, to_schema, type_name, unique_names
 from headrace.windows import AnyWindow, duration
@@ -99,7 +100,7 @@ DEFAULT_AHEAD = 86400 * 10**6
 
 
 @dataclass(frozen=True, eq=False)
-class Stream(Written, Scanning, Hinted):
+class Stream(Written, Scanning, Routing, Hinted):
     """Records with named columns, computed when a sink asks for them.
 
     >>> import headrace as hr
@@ -261,6 +262,48 @@ class Stream(Written, Scanning, Hinted):
             after = batch_schema(function, schema, self._sample, at.label)
             return Stream(MapBatches(after, at.step, self.node, function))
 
+    def map_memo(
+        self,
+        function: Callable[..., Any],
+        key: Any = None,
+        *,
+        size: int = 65_536,
+        schema: Any = None,
+    ) -> Stream:
+        """``map`` with a function whose results are remembered: ``map_memo(look_up, key="zone")``.
+
+        ``key`` says what a result depends on: columns, expressions, or a function of a row; all
+        columns unless told. Each worker process remembers ``size`` results, and forgets those that
+        were not asked for the longest. The function may be called again for a key, so it must
+        always give the same for it.
+        """
+        with self._building("map_memo") as at:
+            self._function(function)
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise PlanError(f"size={size!r} is not a number of results to remember, from 1")
+            by = self._memo_key(key)
+            after = returned_schema(function, schema, self._sample, at.label, many=False)
+            return Stream(MapMemo(after, at.step, self.node, function, "map_memo", by, size))
+
+    def _memo_key(self, key: Any) -> tuple[exp.Expr, ...] | Callable[..., Any]:
+        if callable(key) and not isinstance(key, Expr):
+            found: Callable[..., Any] = key
+            return found
+        if key is None:
+            key = self.columns
+        wanted = list(key) if isinstance(key, (list, tuple)) else [key]
+        if not wanted or any(callable(k) and not isinstance(k, Expr) for k in wanted):
+            raise PlanError("key= is one function, or columns and expressions")
+        _, items = self._columns(wanted, {})
+        for name, tree in items:
+            kind = compile_expression(tree, self.schema).type
+            if pa.types.is_nested(kind):
+                raise PlanError(
+                    f"'{name}' is {type_name(kind)}, which has no hash to find a result by; pass "
+                    "key= the columns that the result depends on, or a function that gives a tuple"
+                )
+        return tuple(tree for _, tree in items)
+
     def inspect(self, function: Callable[[Any], Any] = print) -> Stream:
         """Shows each record to a function where it is computed, and passes it on."""
         with self._building("inspect") as at:
@@ -349,7 +392,7 @@ class Stream(Written, Scanning, Hinted):
         no result, and on Spark, which takes records by the batch, nothing at all.
         """
         with self._building("buffer") as at:
-            return Stream(Buffered(self.schema, at.step, self.node, buffering(policy, "policy")))
+            return Stream(Buffered(self.schema, at.step, self.node, checked(policy, "policy")))
 
     # Event time
 

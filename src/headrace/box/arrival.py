@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.box.gathering import Waiting
+from headrace.box.buffering import Waiting
 from headrace.kernels.lateness import ahead_of, on_time, punctuation_of, times_of
 from headrace.kernels.native import panes
 from headrace.plan.nodes import EventTime

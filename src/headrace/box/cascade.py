@@ -27,7 +27,7 @@ from headrace.box.desk import Desk
 from headrace.windows import BEGINNING, FOREVER
 
 if TYPE_CHECKING:
-    from headrace.box.gathering import Gathering
+    from headrace.box.buffering import Buffering
     from headrace.box.invariants import Checker
     from headrace.box.ordered import Restored, Settling
 
@@ -77,7 +77,7 @@ class Vertex:
         """What keeps the order of what comes of them."""
         self.ringing = False
         """Whether timers that go by the clock are going off."""
-        self.gathering: Gathering | None = None
+        self.buffering: Buffering | None = None
         """Where what it gives waits to become larger bundles."""
         self.settles: Settling | None = None
         """Puts what comes of a watermark in order."""
@@ -144,7 +144,7 @@ class Cascade:
         self.checker = checker
         self.now: Callable[[], float] = time.perf_counter
         """What tells how long records have waited."""
-        self.gathering = [v for v in vertices if v.gathering is not None]
+        self.buffering = [v for v in vertices if v.buffering is not None]
 
     # Containers and their links
 
@@ -252,11 +252,11 @@ class Cascade:
         vertex = container.lane.vertex
         for bundle in bundles:
             vertex.emitted += bundle.batch.num_rows
-            if vertex.gathering is None:
+            if vertex.buffering is None:
                 count += self._send(container, bundle)
             else:
                 self.bytes += bundle.nbytes
-                for gathered in vertex.gathering.add(container, bundle, self.now()):
+                for gathered in vertex.buffering.add(container, bundle, self.now()):
                     self.bytes -= gathered.nbytes
                     count += self._send(container, gathered)
         return count
@@ -269,24 +269,24 @@ class Cascade:
     def send_overdue(self) -> None:
         """Send on what has waited for long enough to become a larger bundle."""
         now = self.now()
-        for vertex in self.gathering:
-            assert vertex.gathering is not None
-            for container, bundle in vertex.gathering.overdue(now):
+        for vertex in self.buffering:
+            assert vertex.buffering is not None
+            for container, bundle in vertex.buffering.overdue(now):
                 self.bytes -= bundle.nbytes
                 self._send(container, bundle)
 
     def send_all(self) -> None:
         """Send on all that waits to become larger bundles."""
-        for vertex in self.gathering:
-            assert vertex.gathering is not None
-            for container in list(vertex.gathering.waiting):
+        for vertex in self.buffering:
+            assert vertex.buffering is not None
+            for container in list(vertex.buffering.waiting):
                 self._send_rest(container)
 
     def _send_rest(self, container: Container) -> None:
         """An epoch ends here: nothing of it waits any longer."""
-        gathering = container.lane.vertex.gathering
-        if gathering is not None:
-            for bundle in gathering.all_of(container):
+        buffering = container.lane.vertex.buffering
+        if buffering is not None:
+            for bundle in buffering.all_of(container):
                 self.bytes -= bundle.nbytes
                 self._send(container, bundle)
 

@@ -15,8 +15,7 @@ from headrace.box.job import BoxJob, Run
 from headrace.box.ordered import Ordering
 from headrace.box.scheduler import SCHEDULERS, scheduler_of
 from headrace.box.sinks import Collected, Discarded, WrittenTo
-from headrace.buffers import Buffer
-from headrace.buffers import policy as buffering
+from headrace.buffers import Buffer, checked
 from headrace.checkpoints.control import checkpoint_folder
 from headrace.errors import PlanError
 from headrace.io.sink import Sink
@@ -83,7 +82,7 @@ class Box:
         ):
             raise PlanError(f"Box: bundle={bundle!r} is not a number of records")
         if buffer is not None:
-            buffering(buffer, "Box: buffer=")
+            checked(buffer, "Box: buffer=")
             if bundle is not None:
                 raise PlanError("Box: buffer= says how many records a bundle has; drop bundle=")
         if pin and not hasattr(os, "sched_setaffinity"):

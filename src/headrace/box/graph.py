@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
+from headrace.box.buffering import Buffering
 from headrace.box.cascade import Cascade, Vertex
 from headrace.box.clock import Clock
-from headrace.box.gathering import Gathering
 from headrace.box.host import Hosted, Stateless
 from headrace.box.ingress import Ingress
 from headrace.box.invariants import Checker
@@ -146,7 +146,7 @@ class Graph:
         if isinstance(node, Narrow):
             vertex = self._stateless(*self._above(node, own=True), node)
             if isinstance(node, Buffered):
-                vertex.gathering = Gathering(node.policy)
+                vertex.buffering = Buffering(node.policy)
             return vertex
         if isinstance(node, External):
             raise PlanError(
@@ -282,7 +282,7 @@ class Graph:
             if _is_by_arrival(vertex):
                 vertex.ordered, vertex.ordering = True, ByPartition(transform, ordering)
             elif isinstance(transform, Stateless) and (
-                below or self.ordering is not None or vertex.gathering is not None
+                below or self.ordering is not None or vertex.buffering is not None
             ):
                 vertex.ordered, vertex.ordering = True, Restored(ordering)
             elif isinstance(transform, Hosted) and self.ordering is not None and node is not None:
@@ -296,9 +296,9 @@ class Graph:
         in_turn = self.ordering is not None or any(
             isinstance(vertex.ordering, ByPartition) for vertex in self.vertices
         )
-        for vertex in cascade.gathering:
-            assert vertex.gathering is not None
-            vertex.gathering.in_turn = in_turn
+        for vertex in cascade.buffering:
+            assert vertex.buffering is not None
+            vertex.buffering.in_turn = in_turn
         feeds = [self.feeds[id(n)] for n in sources_of(self.ends) if id(n) in self.feeds]
         for feed in feeds:
             columns = feed.columns

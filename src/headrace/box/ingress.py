@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.box.arrival import Arrivals, Arrived, Reader
+from headrace.box.buffering import Gathered
 from headrace.box.bundle import Bundle
 from headrace.box.cascade import Cascade, Vertex
 from headrace.box.clock import Clock
 from headrace.box.container import Container
-from headrace.box.gathering import Gathered
 from headrace.box.pace import LEAST, MOST, Pace
 from headrace.buffers import Buffer
 from headrace.errors import EngineError, HeadraceError, StepError

@@ -102,7 +102,7 @@ class Run:
         self.ingresses = graph.ingresses(self.cascade, self.pace, self.clock, flush)
         for ingress in self.ingresses:
             ingress.buffer = buffer
-        between = [v.gathering.policy for v in self.cascade.gathering if v.gathering is not None]
+        between = [v.buffering.policy for v in self.cascade.buffering if v.buffering is not None]
         policies = between if buffer is None else [buffer, *between]
         self.timeouts = [policy.timeout / 1e6 for policy in policies if policy.timeout]
         """How long records may wait to be sent on, wherever they do."""

@@ -197,6 +197,59 @@ class MapRows(Narrow):
 
 
 @dataclass(frozen=True, eq=False)
+class MapMemo(MapRows):
+    """A person's function of one record, whose results are remembered by what they depend on."""
+
+    key: tuple[exp.Expr, ...] | Callable[..., Any] = ()
+    size: int = 1
+
+    @property
+    def function_name(self) -> str:
+        return function_name(self.function)
+
+    @property
+    def detail(self) -> str:
+        key = self.key
+        by = function_name(key) if callable(key) else ", ".join(map(show, key))
+        return f"{self.function_name} by {by}, {self.size:,} results remembered"
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """One of the ways that records go: its name, and an expression or a function of a row."""
+
+    label: str
+    name: str
+    function: exp.Expr | Callable[..., Any]
+
+    @property
+    def detail(self) -> str:
+        what = self.function
+        return f"{self.name}: {function_name(what) if callable(what) else show(what)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Route(Narrow):
+    """Each record with the number of the first condition that holds for it beside it."""
+
+    conditions: tuple[Condition, ...]
+    column: str
+    method: str
+
+    @property
+    def name(self) -> str:
+        return self.method
+
+    @property
+    def detail(self) -> str:
+        return ", ".join(condition.detail for condition in self.conditions)
+
+    @property
+    def python(self) -> bool:
+        return any(callable(condition.function) for condition in self.conditions)
+
+
+@dataclass(frozen=True, eq=False)
 class MapBatches(Narrow):
     """A person's function of a whole bundle."""
 

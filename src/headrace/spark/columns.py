@@ -21,6 +21,7 @@ from headrace.plan.nodes import (
     GroupBy,
     Narrow,
     Project,
+    Route,
 )
 from headrace.types import normal_schema
 
@@ -73,7 +74,7 @@ def is_plain(steps: Sequence[Narrow]) -> bool:
 def plain_prefix(steps: Sequence[Narrow]) -> int:
     """How many of the first steps are expressions."""
     for i, step in enumerate(steps):
-        if step.python or isinstance(step, EventTime) or _differs(step):
+        if step.python or isinstance(step, (EventTime, Route)) or _differs(step):
             return i
     return len(steps)
 

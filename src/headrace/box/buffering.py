@@ -81,7 +81,7 @@ class Waiting:
         return [part for part in parts if part.num_rows], size, labels
 
 
-class Gathering:
+class Buffering:
     """What waits between a transform and those below it. The cascade's lock is held."""
 
     def __init__(self, policy: Buffer) -> None:
