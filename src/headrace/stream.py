@@ -71,6 +71,7 @@ from headrace.plan.nodes import (
     Sort,
     TopK,
     Union,
+    Zip,
 )
 from headrace.plan.prune import columns_of
 from headrace.plan.time import (
@@ -630,6 +631,32 @@ class Stream(Written, Scanning, Routing, Hinted):
                     tuple(renamed),
                 )
             )
+
+    def zip(self, other: Stream, *, suffix: str = "_right") -> Stream:
+        """Pairs by place: the first record with the first of ``other``, and so on.
+
+        Where both streams have event time, their records are taken by it, those of one time in
+        input order; a pair's event time is its later record's. Else both are to end, and are taken
+        in input order, or in that of a ``sort`` before. It ends with the shorter. A record waits
+        for its partner, so of streams that do not end one must not fall behind for ever. Columns of
+        ``other`` that this stream has too get ``suffix``.
+        """
+        with self._building("zip") as at:
+            if not isinstance(other, Stream):
+                raise PlanError(f"{other!r} is not a stream")
+            if not isinstance(suffix, str):
+                raise PlanError(f"suffix={suffix!r} is not text")
+            zone_of(self.node, other.node)
+            left, right = (clock_of(stream.node) for stream in (self, other))
+            if left is None or right is None:
+                if not (self.bounded and other.bounded):
+                    for stream in (self, other):
+                        clock_needed(stream.node, "zip of a stream that does not end")
+                left = right = None
+            fields, renamed = self._beside(other, [], suffix)
+            step = max(at.step, other.node.step + 1)
+            schema, clocks = pa.schema(fields), (left, right)
+            return Stream(Zip(schema, step, self.node, other.node, clocks, tuple(renamed)))
 
     def _join_keys(
         self, other: Stream, on: Any, left_on: Any, right_on: Any, suffix: Any

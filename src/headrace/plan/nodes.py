@@ -621,6 +621,37 @@ class JoinWithin(Node):
         return f"on {on}, from {span}"
 
 
+@dataclass(frozen=True, eq=False)
+class Zip(Node):
+    """Pairs of records by their place: by event time, or (without clocks) in input order."""
+
+    left: Node
+    right: Node
+    clocks: tuple[EventClock | None, EventClock | None]
+    renamed: tuple[tuple[str, str], ...]
+    """The right side's columns, under which names they come out."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.left, self.right)
+
+    @property
+    def by_time(self) -> bool:
+        return None not in self.clocks
+
+    @property
+    def detail(self) -> str:
+        return "by event time" if self.by_time else "in input order"
+
+    @property
+    def needs_end(self) -> bool:
+        return not self.by_time
+
+    @property
+    def without_end(self) -> str:
+        return "call event_time on both streams, which are then paired by it"
+
+
 def _order(order: tuple[tuple[exp.Expr, bool], ...]) -> str:
     return ", ".join(show(tree) + (" descending" if down else "") for tree, down in order)
 
