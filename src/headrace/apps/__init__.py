@@ -19,7 +19,7 @@ from headrace.stream import Stream
 from headrace.windows import AnyWindow
 
 NAMES = (
-    "wc", "search", "collisions",
+    "wc", "search", "collisions", "passthrough",
     "wordcount", "grep", "join", "distinct", "netmon", "tweets",
     "stateful_wc", "fraud", "spikes",
     "bb_q1", "bb_q2", "bb_q3", "bb_q4", "bb_q15",
