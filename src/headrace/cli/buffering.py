@@ -37,24 +37,25 @@ def show(report: dict[str, Any], console: Console) -> None:
         table = Table(show_edge=False, pad_edge=False)
         latency = "p50_ms" in rows[0]
         headings = ["policy", "buffers"] if latency else ["policy"]
-        headings += ["records", "K records/s"]
-        headings += ["p50 ms", "p99 ms", "max ms"] if latency else ["spread"]
+        headings += ["records", *(["p50", "p99", "max ms"] if latency else ["K/s", "spread"])]
         headings.append("others")
         for heading in headings:
             is_left = heading == "policy"
             table.add_column(heading, justify="left" if is_left else "right", no_wrap=True)
         for row in rows:
             cells = [row["policy"], str(row["buffers"])] if latency else [row["policy"]]
-            cells += [f"{row['records']:,}", f"{row['records_per_s'] / 1000:,.1f}"]
+            cells.append(f"{row['records']:,}")
             if latency:
                 cells += [f"{row[key]:,.1f}" for key in ("p50_ms", "p99_ms", "max_ms")]
             else:
-                cells.append(f"{row['records_per_s_spread'] / 1000:,.1f}")
+                rates = ("records_per_s", "records_per_s_spread")
+                cells += [f"{row[key] / 1000:,.1f}" for key in rates]
             table.add_row(*cells, f"{100 * row['others']:.0f} %")
         console.print(table, soft_wrap=True)
     console.print(
-        "\nthroughput: medians, and the distance between quartiles; latency: of every record, from "
-        "when it was due; others: the share of the cores that other processes had",
+        "\nthroughput: medians in thousand records a second, and the distance between quartiles; "
+        "latency: of every record, from when it was due; others: the share of the cores that other "
+        "processes had",
         soft_wrap=True,
     )
     show_targets(report, console)

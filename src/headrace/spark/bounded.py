@@ -193,7 +193,7 @@ class Lowering:
         """The columns that steps and an output need of what comes in."""
         if not isinstance(output, PartialOutput):
             return prune(steps, schema.names, None)[1]
-        operator = output.compiled(Input(tuple(steps), schema), self.zone)
+        operator = output.compiled([Input(tuple(steps), schema)], self.zone)
         return list(operator.chains[output.side].columns)
 
     def _mapped(

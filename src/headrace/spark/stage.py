@@ -42,7 +42,7 @@ class Program:
         """What leaves the worker, of what Spark hands to it."""
         place, output = Place.of(self.branch), self.output
         if isinstance(output, PartialOutput):
-            operator: Operator = once(self.key, lambda: output.compiled(self._input, self.zone))
+            operator: Operator = once(self.key, lambda: output.compiled([self._input], self.zone))
             batches = _through(operator.chains[output.side], self.input, rows)
             yield from output.finish(batches, place, operator)
         else:

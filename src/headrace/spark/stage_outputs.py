@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import cloudpickle
@@ -58,8 +58,8 @@ class PartialOutput:
     """Which of the operator's inputs the records are."""
     inputs: int = 1
 
-    def compiled(self, source: Input, zone: str) -> Operator:
-        return operator_of(self.node, [source] * self.inputs, zone)
+    def compiled(self, inputs: Iterable[Input], zone: str) -> Operator:
+        return operator_of(self.node, list(inputs) * self.inputs, zone)
 
     def finish(self, batches: Batches, place: Place, operator: Operator) -> Batches:
         sender = RowSender(range(self.shards), place.first)
