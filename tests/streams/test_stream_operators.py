@@ -141,6 +141,8 @@ PIPELINES: dict[str, Pipeline] = {
         o.select("k", "v", "at"), on="k", before="2s", after="1s"
     ),
     "zip": lambda s, o: s.select("k", "v", "at").zip(o.select("k", "v", "at")),
+    "zip of a union, in order": lambda s, o: s.filter("v > 0").union(o, s).select("k", "v", "at")
+    .zip(o.union(s)),
     "window over a zip": lambda s, o: s.zip(o.filter("v > -5"))
     .window(hr.tumbling("6s")).agg(n=hr.count(), total=hr.sum("v_right")),
     "zip of a window": lambda s, o: s.window(hr.tumbling("4s")).agg(n=hr.count()).zip(
