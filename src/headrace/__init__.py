@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from headrace.box.engine import Box
     from headrace.box.ordered import Ordering
+    from headrace.buffers import adaptive, fixed, immediate
     from headrace.errors import (
         BadRecord,
         EngineError,
@@ -109,6 +110,7 @@ __all__ = [
     "Transform",
     "Watermark",
     "WindowedStream",
+    "adaptive",
     "aggregate",
     "approx_distinct",
     "array",
@@ -121,6 +123,7 @@ __all__ = [
     "count_distinct",
     "count_window",
     "first",
+    "fixed",
     "from_arrow",
     "from_items",
     "from_pandas",
@@ -130,6 +133,7 @@ __all__ = [
     "generate",
     "greatest",
     "hash_of",
+    "immediate",
     "last",
     "least",
     "lit",
@@ -167,6 +171,7 @@ _HOMES = {
     ),
     "headrace.box.engine": "Box",
     "headrace.box.ordered": "Ordering",
+    "headrace.buffers": "adaptive fixed immediate",
     "headrace.operators.custom": "Transform",
     "headrace.errors": "BadRecord EngineError ExpressionError HeadraceError PlanError StepError",
     "headrace.expressions": (

@@ -15,6 +15,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from headrace.aggregates import Aggregate, count
+from headrace.buffers import Buffer, checked
 from headrace.building import (
     column_names,
     difference,
@@ -49,6 +50,7 @@ from headrace.plan import explain as plan_explain
 from headrace.plan.iteration import Again
 from headrace.plan.lookup import LookUp
 from headrace.plan.nodes import (
+    Buffered,
     Custom,
     EventTime,
     Explode,
@@ -60,6 +62,7 @@ from headrace.plan.nodes import (
     Late,
     Limit,
     MapBatches,
+    MapMemo,
     MapRows,
     MaxParallelism,
     Named,
@@ -71,6 +74,7 @@ from headrace.plan.nodes import (
     Sort,
     TopK,
     Union,
+    Zip,
 )
 from headrace.plan.prune import columns_of
 from headrace.plan.time import (
@@ -83,6 +87,7 @@ from headrace.plan.time import (
     nodes_of,
     zone_of,
 )
+from headrace.routing import Routing
 from headrace.scanning import Scanning, deduplicated
 from headrace.tables import check_refresh
 from headrace.types import normal_batch, to_schema, type_name, unique_names
@@ -105,7 +110,7 @@ DEFAULT_AHEAD = 86400 * 10**6
 
 
 @dataclass(frozen=True, eq=False)
-class Stream(Written, Scanning, Iterating, Hinted):
+class Stream(Written, Scanning, Routing, Iterating, Hinted):
     """Records with named columns, computed when a sink asks for them.
 
     >>> import headrace as hr
@@ -267,6 +272,48 @@ class Stream(Written, Scanning, Iterating, Hinted):
             after = batch_schema(function, schema, self._sample, at.label)
             return Stream(MapBatches(after, at.step, self.node, function))
 
+    def map_memo(
+        self,
+        function: Callable[..., Any],
+        key: Any = None,
+        *,
+        size: int = 65_536,
+        schema: Any = None,
+    ) -> Stream:
+        """``map`` with a function whose results are remembered: ``map_memo(look_up, key="zone")``.
+
+        ``key`` says what a result depends on: columns, expressions, or a function of a row; all
+        columns unless told. Each worker process remembers ``size`` results, and forgets those that
+        were not asked for the longest. The function may be called again for a key, so it must
+        always give the same for it.
+        """
+        with self._building("map_memo") as at:
+            self._function(function)
+            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+                raise PlanError(f"size={size!r} is not a number of results to remember, from 1")
+            by = self._memo_key(key)
+            after = returned_schema(function, schema, self._sample, at.label, many=False)
+            return Stream(MapMemo(after, at.step, self.node, function, "map_memo", by, size))
+
+    def _memo_key(self, key: Any) -> tuple[exp.Expr, ...] | Callable[..., Any]:
+        if callable(key) and not isinstance(key, Expr):
+            found: Callable[..., Any] = key
+            return found
+        if key is None:
+            key = self.columns
+        wanted = list(key) if isinstance(key, (list, tuple)) else [key]
+        if not wanted or any(callable(k) and not isinstance(k, Expr) for k in wanted):
+            raise PlanError("key= is one function, or columns and expressions")
+        _, items = self._columns(wanted, {})
+        for name, tree in items:
+            kind = compile_expression(tree, self.schema).type
+            if pa.types.is_nested(kind):
+                raise PlanError(
+                    f"'{name}' is {type_name(kind)}, which has no hash to find a result by; pass "
+                    "key= the columns that the result depends on, or a function that gives a tuple"
+                )
+        return tuple(tree for _, tree in items)
+
     def inspect(self, function: Callable[[Any], Any] = print) -> Stream:
         """Shows each record to a function where it is computed, and passes it on."""
         with self._building("inspect") as at:
@@ -344,6 +391,18 @@ class Stream(Written, Scanning, Iterating, Hinted):
             if not isinstance(count, int) or isinstance(count, bool) or count < 1:
                 raise PlanError(f"a parallelism is a positive number, not {count!r}")
             return Stream(MaxParallelism(self.schema, at.step, self.node, count))
+
+    def buffer(self, policy: Buffer) -> Stream:
+        """Records gathered before they go on, on the box: ``buffer(hr.adaptive(1024, "50ms"))``.
+
+        A step that keeps few of its records, or makes many, leaves bundles that are too small or
+        too large for what follows. ``hr.fixed(n)`` waits for ``n`` records, ``hr.adaptive(n,
+        timeout)`` for no longer than a time, and ``hr.immediate`` sends each by itself. A
+        watermark, a checkpoint and the end of the input send on what waits before them. It changes
+        no result, and on Spark, which takes records by the batch, nothing at all.
+        """
+        with self._building("buffer") as at:
+            return Stream(Buffered(self.schema, at.step, self.node, checked(policy, "policy")))
 
     # Event time
 
@@ -434,6 +493,11 @@ class Stream(Written, Scanning, Iterating, Hinted):
         while isinstance(node, Narrow):
             if isinstance(node, EventTime):
                 raise PlanError(f"{node.label} has said already where the event time is")
+            if isinstance(node, Buffered):
+                raise PlanError(
+                    f"event time is said where records come in: call it before {node.label}, "
+                    "or pass buffer= to hr.Box"
+                )
             node = node.input
         if not isinstance(node, (Read, External, Again)):
             raise PlanError(
@@ -659,6 +723,32 @@ class Stream(Written, Scanning, Iterating, Hinted):
                     tuple(renamed),
                 )
             )
+
+    def zip(self, other: Stream, *, suffix: str = "_right") -> Stream:
+        """Pairs by place: the first record with the first of ``other``, and so on.
+
+        Where both streams have event time, their records are taken by it, those of one time in
+        input order; a pair's event time is its later record's. Else both are to end, and are taken
+        in input order, or in that of a ``sort`` before. It ends with the shorter. A record waits
+        for its partner, so of streams that do not end one must not fall behind for ever. Columns of
+        ``other`` that this stream has too get ``suffix``.
+        """
+        with self._building("zip") as at:
+            if not isinstance(other, Stream):
+                raise PlanError(f"{other!r} is not a stream")
+            if not isinstance(suffix, str):
+                raise PlanError(f"suffix={suffix!r} is not text")
+            zone_of(self.node, other.node)
+            left, right = (clock_of(stream.node) for stream in (self, other))
+            if left is None or right is None:
+                if not (self.bounded and other.bounded):
+                    for stream in (self, other):
+                        clock_needed(stream.node, "zip of a stream that does not end")
+                left = right = None
+            fields, renamed = self._beside(other, [], suffix)
+            step = max(at.step, other.node.step + 1)
+            schema, clocks = pa.schema(fields), (left, right)
+            return Stream(Zip(schema, step, self.node, other.node, clocks, tuple(renamed)))
 
     def _join_keys(
         self, other: Stream, on: Any, left_on: Any, right_on: Any, suffix: Any

@@ -44,6 +44,9 @@ PIPELINES: dict[str, Callable[[hr.Stream], hr.Stream]] = {
         .window(hr.tumbling("5s"))
         .agg(n=hr.count(), total=hr.sum("v_right"))
     ),
+    "records by place": lambda s: (
+        s.filter("v % 2 = 1").zip(s.filter("v % 3 = 0")).select("k", "v", "v_right", "at")
+    ),
     "a union in order": lambda s: (
         s.filter("v % 2 = 1").union(s.filter("v % 2 = 0"))
         .key_by("k").window(hr.tumbling("9s")).agg(all=hr.collect("v"))

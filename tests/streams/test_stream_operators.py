@@ -92,6 +92,11 @@ PIPELINES: dict[str, Pipeline] = {
     "filter": lambda s, _: s.filter("v > 0"),
     "flat_map": lambda s, _: s.flat_map(col("line").split(" "), name="word"),
     "row function": lambda s, _: s.map(_double, schema=DOUBLED),
+    "map_memo": lambda s, _: s.map_memo(_double, ["k", "v", "at"], schema=DOUBLED, size=9),
+    "split": lambda s, _: s.split("v > 0")[1].union(s.split(lambda row: row.k == "a")[0]),
+    "route": lambda s, _: s.route(up="v > 0", down="v < -3").rest.select("v", "at"),
+    "buffer": lambda s, _: s.filter("v > 0").buffer(hr.fixed(7)).key_by("k")
+    .window(hr.tumbling("4s")).agg(every=hr.collect("v")),
     "batch function": lambda s, _: s.map_batches(lambda b: b.slice(0, b.num_rows), schema=SCHEMA),
     "tumbling": lambda s, _: s.key_by("k").window(hr.tumbling("4s")).agg(
         n=hr.count(), total=hr.sum("v"), mean=hr.mean("v"), low=hr.min("v"), sd=hr.std("v")
@@ -134,6 +139,14 @@ PIPELINES: dict[str, Pipeline] = {
     .window(hr.session("3s")).agg(every=hr.collect("v")),
     "join_within": lambda s, o: s.select("k", "v", "at").join_within(
         o.select("k", "v", "at"), on="k", before="2s", after="1s"
+    ),
+    "zip": lambda s, o: s.select("k", "v", "at").zip(o.select("k", "v", "at")),
+    "zip of a union, in order": lambda s, o: s.filter("v > 0").union(o, s).select("k", "v", "at")
+    .zip(o.union(s)),
+    "window over a zip": lambda s, o: s.zip(o.filter("v > -5"))
+    .window(hr.tumbling("6s")).agg(n=hr.count(), total=hr.sum("v_right")),
+    "zip of a window": lambda s, o: s.window(hr.tumbling("4s")).agg(n=hr.count()).zip(
+        o.window(hr.tumbling("3s")).agg(m=hr.count())
     ),
     "window over a window": lambda s, _: s.key_by("k").window(hr.tumbling("4s"))
     .agg(n=hr.count()).window(hr.tumbling("8s")).agg(most=hr.max("n"), n=hr.sum("n")),

@@ -22,7 +22,7 @@ NAMES = (
     "wc", "search", "collisions", "kmeans", "orders",
     "pagerank", "connected_components", "transitive_closure",
     "wordcount", "grep", "join", "distinct", "netmon", "tweets", "enrich",
-    "window_wc",
+    "window_wc", "passthrough",
     "stateful_wc", "fraud", "spikes",
     "bb_q1", "bb_q2", "bb_q3", "bb_q4", "bb_q15",
 )  # fmt: skip

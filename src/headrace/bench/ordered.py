@@ -19,7 +19,7 @@ from headrace import apps
 from headrace.bench import probes
 from headrace.bench.replay import Replay
 from headrace.bench.runner import same_tables
-from headrace.bench.samples import Samples, finished, sampled
+from headrace.bench.samples import PATIENCE, Samples, finished, sampled
 from headrace.bench.streams import Setup
 from headrace.box.engine import Box
 from headrace.box.job import Run
@@ -44,9 +44,6 @@ _BUNDLES = {1.0: 32_768, 10.0: 4096, 100.0: 512}
 """Records of a bundle: 32 to 51 ms of work, so that 64 partitions of it are a few ms each."""
 _WINDOWS, _FEW_WINDOWS = 20, 8
 """Windows of a run; few where only a large one has a result."""
-PATIENCE = 2
-"""There are up to so many times as many rounds where other processes disturb some, and those that
-they disturbed least count."""
 
 
 Made = Callable[[Any], Run]

@@ -14,6 +14,9 @@ from headrace.box.job import Run
 
 DISTURBED = 0.1
 """A run counts as disturbed if other processes had more than that share of the cores."""
+PATIENCE = 2
+"""There are up to so many times as many rounds where other processes disturb some, and those that
+they disturbed least count."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.box.buffering import Waiting
 from headrace.kernels.lateness import ahead_of, on_time, punctuation_of, stamped, times_of
 from headrace.kernels.native import panes
 from headrace.plan.nodes import EventTime
@@ -51,6 +52,9 @@ class Reader:
     records: int = 0
     pending: list[Arrived] = field(default_factory=list)
     waiting_since: float = 0.0
+    waiting: Waiting = field(default_factory=Waiting)
+    """What has come, where a buffering policy says when it is sent on; labelled with the watermark
+    that each batch brings."""
     position: Any = None
     """Up to where all has been taken in."""
     in_step: bool = False

@@ -14,8 +14,9 @@ the interpreter lock one plain lock, held for a few microseconds, does as well.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from headrace.box.desk import Desk
 from headrace.windows import BEGINNING, FOREVER
 
 if TYPE_CHECKING:
+    from headrace.box.buffering import Buffering
     from headrace.box.invariants import Checker
     from headrace.box.ordered import Restored, Settling
 
@@ -75,6 +77,8 @@ class Vertex:
         """What keeps the order of what comes of them."""
         self.ringing = False
         """Whether timers that go by the clock are going off."""
+        self.buffering: Buffering | None = None
+        """Where what it gives waits to become larger bundles."""
         self.settles: Settling | None = None
         """Puts what comes of a watermark in order."""
         self.given = self.taken = 0
@@ -138,6 +142,9 @@ class Cascade:
         self.changes = 0
         """How often something came that may be work."""
         self.checker = checker
+        self.now: Callable[[], float] = time.perf_counter
+        """What tells how long records have waited."""
+        self.buffering = [v for v in vertices if v.buffering is not None]
 
     # Containers and their links
 
@@ -242,12 +249,46 @@ class Cascade:
     def emit(self, container: Container, bundles: Iterable[Bundle]) -> int:
         """Give bundles derived from an epoch to the containers below; how many there were."""
         count = 0
+        vertex = container.lane.vertex
         for bundle in bundles:
-            container.lane.vertex.emitted += bundle.batch.num_rows
-            for output in range(len(container.down)):
-                self.deposit(self.below(container, output), bundle)
-                count += 1
+            vertex.emitted += bundle.batch.num_rows
+            if vertex.buffering is None:
+                count += self._send(container, bundle)
+            else:
+                self.bytes += bundle.nbytes
+                for gathered in vertex.buffering.add(container, bundle, self.now()):
+                    self.bytes -= gathered.nbytes
+                    count += self._send(container, gathered)
         return count
+
+    def _send(self, container: Container, bundle: Bundle) -> int:
+        for output in range(len(container.down)):
+            self.deposit(self.below(container, output), bundle)
+        return len(container.down)
+
+    def send_overdue(self) -> None:
+        """Send on what has waited for long enough to become a larger bundle."""
+        now = self.now()
+        for vertex in self.buffering:
+            assert vertex.buffering is not None
+            for container, bundle in vertex.buffering.overdue(now):
+                self.bytes -= bundle.nbytes
+                self._send(container, bundle)
+
+    def send_all(self) -> None:
+        """Send on all that waits to become larger bundles."""
+        for vertex in self.buffering:
+            assert vertex.buffering is not None
+            for container in list(vertex.buffering.waiting):
+                self._send_rest(container)
+
+    def _send_rest(self, container: Container) -> None:
+        """An epoch ends here: nothing of it waits any longer."""
+        buffering = container.lane.vertex.buffering
+        if buffering is not None:
+            for bundle in buffering.all_of(container):
+                self.bytes -= bundle.nbytes
+                self._send(container, bundle)
 
     def consumed(self, container: Container, bundle: Bundle) -> None:
         """A bundle is done, and what it gave has been deposited."""
@@ -289,6 +330,7 @@ class Cascade:
         while lane.containers:
             front = lane.containers[0]
             if front.state is ContainerState.WM_CANCELLED and front.unconsumed == 0:
+                self._send_rest(front)
                 lane.containers.popleft()
                 for below in front.down:
                     if below is not None:
@@ -375,6 +417,7 @@ class Cascade:
         """The watermark is consumed; ``watermark`` is what goes downstream, None if nothing."""
         vertex = container.lane.vertex
         vertex.closing -= 1
+        self._send_rest(container)
         container.state = ContainerState.WM_CONSUMED
         for output in range(len(container.down)):
             if watermark is None:

@@ -88,6 +88,7 @@ class Cutting:
             return None
         for ingress in run.ingresses:
             ingress.release()
+        run.cascade.send_all()
         news = [ingress.catch_up() for ingress in run.ingresses if self.is_last]
         if any(news):
             return None  # what comes of that is for this checkpoint, too

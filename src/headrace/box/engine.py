@@ -17,6 +17,7 @@ from headrace.box.job import BoxJob, Run
 from headrace.box.ordered import Ordering
 from headrace.box.scheduler import SCHEDULERS, scheduler_of
 from headrace.box.sinks import Collected, Discarded, WrittenTo
+from headrace.buffers import Buffer, checked
 from headrace.checkpoints.control import checkpoint_folder
 from headrace.errors import EngineError, PlanError
 from headrace.io.held import Held, HoldSink
@@ -28,6 +29,7 @@ from headrace.kernels.scans import scan_place
 from headrace.plan.explain import ITERATED, LOCK
 from headrace.plan.iteration import Cycle, Iterate
 from headrace.plan.nodes import (
+    Buffered,
     EventTime,
     External,
     Late,
@@ -52,7 +54,8 @@ class Box:
     each to a core, ``memory`` bounds the bytes of records in flight (``"512MB"``; a quarter of the
     memory, at most 2 GB), ``scheduler`` is ``"next-externalization"``, ``"first-found"``,
     ``"in-order"``, or ``"ct"``, ``"lp"``, ``"et"`` or ``"qst"`` (docs/box.md), and ``bundle``
-    fixes the records of a bundle, which otherwise adapts. None of
+    fixes the records of a bundle, which otherwise adapts. Instead, ``buffer`` says when what is
+    read is sent on: ``hr.fixed(1024)``, ``hr.adaptive(1024, "50ms")`` or ``hr.immediate``. None of
     them changes a result. ``commit_every`` is how often a job that does not end makes the files it
     writes visible (``"1s"``); other sinks get results at once. With a checkpoint it is how often
     one is written, and all sinks get results then. ``ordered=True`` gives exactly what processing
@@ -70,6 +73,7 @@ class Box:
         memory: int | str | None = None,
         scheduler: str = "next-externalization",
         bundle: int | None = None,
+        buffer: Buffer | None = None,
         commit_every: Any = "1s",
         ordered: bool | Ordering = False,
         debug: bool | None = None,
@@ -84,6 +88,10 @@ class Box:
             not isinstance(bundle, int) or isinstance(bundle, bool) or bundle < 1
         ):
             raise PlanError(f"Box: bundle={bundle!r} is not a number of records")
+        if buffer is not None:
+            checked(buffer, "Box: buffer=")
+            if bundle is not None:
+                raise PlanError("Box: buffer= says how many records a bundle has; drop bundle=")
         if pin and not hasattr(os, "sched_setaffinity"):
             raise PlanError("Box: pin=True needs Linux; leave it out here")
         if not isinstance(scheduler, str):
@@ -99,6 +107,7 @@ class Box:
         self.cores: Sequence[int] | None = cores if pin else None
         self.memory = _memory(memory)
         self.scheduler, self.bundle, self.clock = scheduler, bundle, clock
+        self.buffer = buffer
         told = os.environ.get("HEADRACE_DEBUG", "") not in ("", "0")
         self.debug = told if debug is None else debug
 
@@ -115,6 +124,7 @@ class Box:
             memory=self.memory,
             scheduler=self.scheduler,
             bundle=self.bundle,
+            buffer=self.buffer,
             clock=self.clock,
             debug=self.debug,
             interval=self.interval,
@@ -207,7 +217,7 @@ class Box:
         """Where each step of a stage runs."""
         head = stage.head
         if isinstance(head, (Read, External)):
-            place = "ingress"
+            place = "ingress" if self.buffer is None else f"ingress, {self.buffer!r}"
         elif isinstance(head, Late):
             place = "the ingress's late side"
         elif isinstance(head, (Iterate, Cycle)):
@@ -227,6 +237,8 @@ class Box:
         for step in stage.steps:
             if isinstance(step, EventTime):
                 places.append("ingress, cuts epochs")
+            elif isinstance(step, Buffered):
+                places.append("holds records until they are sent on together")
             else:
                 places.append(LOCK if step.python else "kernel")
         return places

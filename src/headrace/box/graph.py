@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
+from headrace.box.buffering import Buffering
 from headrace.box.cascade import Cascade, Vertex
 from headrace.box.clock import Clock
 from headrace.box.host import Hosted, Stateless
@@ -25,6 +26,7 @@ from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Input
 from headrace.operators.stores import Note, TrackedStore
 from headrace.plan.nodes import (
+    Buffered,
     Custom,
     EventTime,
     External,
@@ -114,17 +116,22 @@ class Graph:
     def _above(self, node: Node, own: bool = False) -> tuple[Port, list[Narrow]]:
         """What gives a step's input, and the narrow steps from there to it.
 
-        A narrow step that several others read is computed once, by a vertex of its own.
+        A narrow step that several others read is computed once, by a vertex of its own; and where
+        records wait to be sent on, a vertex ends.
         """
         steps: list[Narrow] = []
         while (
             isinstance(node, Narrow)
             and not isinstance(node, EventTime)
-            and ((own and not steps) or self.readers[id(node)] < 2)
+            and ((own and not steps) or not self._is_shown(node))
         ):
             steps.append(node)
             node = node.input
         return self._port(node), steps[::-1]
+
+    def _is_shown(self, node: Narrow) -> bool:
+        """Whether a narrow step has a vertex of its own."""
+        return self.readers[id(node)] > 1 or isinstance(node, Buffered)
 
     def _port(self, node: Node) -> Port:
         found = self.ports.get(id(node))
@@ -138,7 +145,10 @@ class Graph:
             self.feeds[id(node)] = feed
             return feed
         if isinstance(node, Narrow):
-            return self._stateless(*self._above(node, own=True), node)
+            vertex = self._stateless(*self._above(node, own=True), node)
+            if isinstance(node, Buffered):
+                vertex.buffering = Buffering(node.policy)
+            return vertex
         if isinstance(node, External):
             raise PlanError(
                 f"a stream from {node.engine} runs on {node.engine} only; pass on='{node.engine}'"
@@ -274,7 +284,9 @@ class Graph:
                 vertex.ordered, vertex.ordering = True, ByPartition(transform, ordering)
                 if self.ordering is not None and node is not None:
                     vertex.settles = _settling(node)  # what comes of the end
-            elif isinstance(transform, Stateless) and (below or self.ordering is not None):
+            elif isinstance(transform, Stateless) and (
+                below or self.ordering is not None or vertex.buffering is not None
+            ):
                 vertex.ordered, vertex.ordering = True, Restored(ordering)
             elif isinstance(transform, Hosted) and self.ordering is not None and node is not None:
                 vertex.settles = _settling(node)
@@ -287,6 +299,9 @@ class Graph:
         in_turn = self.ordering is not None or any(
             isinstance(vertex.ordering, ByPartition) for vertex in self.vertices
         )
+        for vertex in cascade.buffering:
+            assert vertex.buffering is not None
+            vertex.buffering.in_turn = in_turn
         feeds = [self.feeds[id(n)] for n in sources_of(self.ends) if id(n) in self.feeds]
         for feed in feeds:
             columns = feed.columns

@@ -15,11 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.box.arrival import Arrivals, Arrived, Reader
+from headrace.box.buffering import Gathered
 from headrace.box.bundle import Bundle
 from headrace.box.cascade import Cascade, Vertex
 from headrace.box.clock import Clock
 from headrace.box.container import Container
 from headrace.box.pace import LEAST, MOST, Pace
+from headrace.buffers import Buffer
 from headrace.errors import EngineError, HeadraceError, StepError
 from headrace.io.offsets import Followed, OffsetSource, Once, Reached, UpToDate
 from headrace.io.source import SetAside, Split, Watermark, at_most, sequences
@@ -85,6 +87,8 @@ class Ingress:
         self.epoch = self.number = 0
         self.frontier = SourceFrontier()
         self.activity = Activity(None if self.event is None else self.event.idle)
+        self.buffer: Buffer | None = None
+        """When records are sent on; None where that adapts."""
         self.in_turn = False
         """Whether splits of bounded input are read one after the other."""
         self.width = 0.0
@@ -310,7 +314,14 @@ class Ingress:
             return self.frontier.watermark()
         held = [r.moment for r in self.readers if r.moment is not None]
         held += [r.pending[0].moment for r in self.readers if r.pending]
+        held += [self._first_waiting(r) for r in self.readers if r.waiting.rows]
         return min(held, default=self._now())
+
+    def _first_waiting(self, reader: Reader) -> int:
+        """The time of the first record that waits in a split's buffer."""
+        assert self.event is not None
+        first = next(each for each, *_ in reader.waiting.batches if each.num_rows)
+        return int(first.column(self.event.column)[0].value)
 
     def _next(self, items: Iterator[Any]) -> Any:
         try:
@@ -332,6 +343,7 @@ class Ingress:
         """What ``read_some`` read. The lock is held."""
         reader.is_arriving, reader.moment = False, None
         if not items:
+            self._release(reader)
             reader.done, reader.in_step = True, False
             assert self.frontier.live is not None
             self.frontier.live.remove(reader.name)
@@ -342,10 +354,14 @@ class Ingress:
         for item in items:
             if isinstance(item, list):
                 self._alive(reader)
-                self._take(reader, item)
+                if self.buffer is None:
+                    self._take(reader, item)
+                else:
+                    self._buffer(reader, item)
             elif isinstance(item, Watermark):
                 self._alive(reader)
                 if self._by_source:
+                    self._release(reader)
                     self.frontier.reached(reader.name, item.micros)
                     self._advance(said=True)
                 elif self.event is not None and not self.by_clock and not self.told_ignored:
@@ -434,7 +450,8 @@ class Ingress:
                 elif isinstance(item, Reached):
                     self.accept(reader, [item])
                 else:
-                    self._release(reader)
+                    if self.buffer is None:
+                        self._release(reader)
                     if not ended:
                         self.accept(reader, [item])
                 if ended:
@@ -451,11 +468,14 @@ class Ingress:
 
     def _gather(self, reader: Reader, arrived: list[Arrived]) -> None:
         now = self.clock.now()
+        self._alive(reader)
+        reader.is_arriving, reader.moment = False, None
+        if self.buffer is not None:
+            self._buffer(reader, arrived)
+            return
         if not reader.pending:
             reader.waiting_since = now
         reader.pending.extend(arrived)
-        self._alive(reader)
-        reader.is_arriving, reader.moment = False, None
         # What is large enough goes on at once; only small batches wait to be put together.
         rows = sum(each.records for each in reader.pending)
         if rows >= min(LEAST, self.pace.rows()) or now - reader.waiting_since >= self.flush:
@@ -465,6 +485,39 @@ class Ingress:
         if reader.pending:
             pending, reader.pending = reader.pending, []
             self._take(reader, pending)
+        while reader.waiting.batches:
+            self._send(reader)
+
+    def _buffer(self, reader: Reader, arrived: list[Arrived]) -> None:
+        """Have records wait until the policy says so, and watermarks with those they come of.
+
+        One that the input itself says does not wait: it sends on what is before it.
+        """
+        assert self.buffer is not None
+        reader.is_arriving = False
+        now, said = self.clock.now(), self.arrivals.punctuation is not None
+        for each in arrived:
+            self._count(reader, each)
+            for batch, watermark in each.parts:
+                nbytes = int(each.width * batch.num_rows)
+                reader.waiting.add(batch, nbytes, now, watermark)
+                self.cascade.bytes += nbytes
+                if said and watermark is not None:
+                    self._release(reader)
+        while reader.waiting.rows >= self.buffer.size:
+            self._send(reader)
+
+    def _send(self, reader: Reader) -> None:
+        """As many records as a buffer holds, or all there are, and the watermark they bring."""
+        assert self.buffer is not None
+        parts, nbytes, watermarks = reader.waiting.take(self.buffer.size)
+        self.cascade.bytes -= nbytes
+        if parts:
+            self._put(reader, parts, sum(part.num_rows for part in parts), nbytes)
+        reached = [watermark for watermark in watermarks if watermark is not None]
+        if reached:
+            self.frontier.reached(reader.name, reached[-1])
+            self._advance(said=self.arrivals.punctuation is not None)
 
     def tick(self) -> None:
         """Now and then: send on what has waited long enough, look for idle splits. Lock held."""
@@ -478,6 +531,7 @@ class Ingress:
             waits = reader.pending or reader.is_arriving
             quiet = not waits and self.activity.is_quiet(reader.name, now)
             if quiet and not reader.done and reader.name not in self.frontier.idle:
+                self._release(reader)
                 self.frontier.idle.append(reader.name)
                 self._note(
                     f"split {reader.number} of {self.name} has been silent for "
@@ -492,6 +546,15 @@ class Ingress:
         if self.has_room or not self.by_clock:  # what cannot be read now counts as it is read
             self._advance()
         self.has_room = True
+
+    def send_overdue(self) -> None:
+        """Send on what has waited for as long as the policy lets it. The lock is held."""
+        if self.ended or self.buffer is None or self.buffer.timeout is None:
+            return
+        before = self.clock.now() - self.buffer.timeout / 1e6
+        for reader in self.readers:
+            if reader.waiting.batches and reader.waiting.since <= before:
+                self._release(reader)
 
     def waits_for_room(self) -> None:
         """Nothing is read just now for want of room, which is not silence. The lock is held."""
@@ -537,13 +600,7 @@ class Ingress:
         waiting: list[pa.RecordBatch] = []
         reached: int | None = None
         for each in arrived:
-            self.width = each.width
-            self.records += each.records
-            reader.records += each.records
-            if each.ahead is not None:
-                self._keep_ahead(each.ahead)
-            for late in each.late:
-                self._keep_late(late)
+            self._count(reader, each)
             for batch, watermark in each.parts:
                 waiting.append(batch)
                 reached = reached if watermark is None else watermark
@@ -557,6 +614,16 @@ class Ingress:
             self.frontier.reached(reader.name, reached)
             self._advance()
 
+    def _count(self, reader: Reader, arrived: Arrived) -> None:
+        """Count what has come, and set aside what is not on time."""
+        self.width = arrived.width
+        self.records += arrived.records
+        reader.records += arrived.records
+        if arrived.ahead is not None:
+            self._keep_ahead(arrived.ahead)
+        for late in arrived.late:
+            self._keep_late(late)
+
     def _deposit(self, reader: Reader, batches: list[pa.RecordBatch], rows: int) -> None:
         """Records as bundles of the current epoch, of about the same size."""
         batches = [batch for batch in batches if batch.num_rows]
@@ -567,11 +634,19 @@ class Ingress:
             nbytes = int(self.width * size)
             for start in range(0, batch.num_rows, size):
                 piece = batch.slice(start, size)
-                order = (input_number(self.number, reader.number), reader.sequence)
-                reader.sequence += 1
-                self.since_cut += piece.num_rows
-                for container in self.containers[: len(self.outputs)]:
-                    self.cascade.deposit(container, Bundle(piece, order, self.epoch, nbytes))
+                self._put(reader, [piece], piece.num_rows, nbytes)
+
+    def _put(self, reader: Reader, parts: list[pa.RecordBatch], rows: int, nbytes: int) -> None:
+        """A bundle of the current epoch."""
+        order = (input_number(self.number, reader.number), reader.sequence)
+        reader.sequence += 1
+        self.since_cut += rows
+        for container in self.containers[: len(self.outputs)]:
+            if len(parts) == 1:
+                bundle = Bundle(parts[0], order, self.epoch, nbytes)
+            else:
+                bundle = Gathered(parts, order, self.epoch, nbytes)
+            self.cascade.deposit(container, bundle)
 
     def _keep_ahead(self, aside: pa.RecordBatch) -> None:
         assert self.event is not None

@@ -37,6 +37,7 @@ from headrace.box.ordered import Ordering
 from headrace.box.pace import Pace
 from headrace.box.scheduler import scheduler_of
 from headrace.box.sinks import Collected, WrittenByEpoch, sink_of
+from headrace.buffers import Buffer
 from headrace.errors import EngineError, HeadraceError
 from headrace.io.offsets import replayable
 from headrace.jobs import Output, Progress, Shown, SourceProgress, StageProgress
@@ -77,6 +78,7 @@ class Run:
         kept: Kept | None = None,
         only_now: bool = False,
         ordering: Ordering | None = None,
+        buffer: Buffer | None = None,
     ) -> None:
         self.clock: Clock = clock or RealClock()
         self.workers, self.cores, self.memory = workers, cores, memory
@@ -96,8 +98,15 @@ class Run:
             name = f"output {i + 1}" if len(outputs) > 1 else "output"
             self.sinks.append(graph.add_output(output.node, sink, name, alone=alone))
         self.cascade = graph.cascade(debug)
+        self.cascade.now = self.clock.now
         self.pace = Pace(bundle, workers, self.cascade)
         self.ingresses = graph.ingresses(self.cascade, self.pace, self.clock, flush)
+        for ingress in self.ingresses:
+            ingress.buffer = buffer
+        between = [v.buffering.policy for v in self.cascade.buffering if v.buffering is not None]
+        policies = between if buffer is None else [buffer, *between]
+        self.timeouts = [policy.timeout / 1e6 for policy in policies if policy.timeout]
+        """How long records may wait to be sent on, wherever they do."""
         self.lanes = [lane for vertex in self.cascade.vertices for lane in vertex.lanes]
         self.urgent: deque[WatermarkWork | TaskWork | FlushWork | ClockWork] = deque()
         self.clocked = [
@@ -171,6 +180,8 @@ class Run:
                     self._thread(name, self._pump, ingress, reader)
         if unbounded:
             self._thread("headrace-ticks", self._ticks)
+        if self.timeouts:
+            self._thread("headrace-timeouts", self._send_overdue)
 
     def _thread(self, name: str, function: Any, *args: Any) -> None:
         thread = threading.Thread(target=function, args=args, name=name, daemon=True)
@@ -265,9 +276,25 @@ class Run:
         if self.error is not None:
             self._aborted()  # nobody may ever wait for it
 
+    def _send_overdue(self) -> None:
+        """Look often enough that records wait a tenth longer than they may at most."""
+        every = max(0.001, min(0.01, min(self.timeouts) / 10))
+        while not self.ended.wait(every):
+            with self.cascade.lock:
+                try:
+                    self._send_waiting()
+                except BaseException as error:
+                    self.fail(error)
+
+    def _send_waiting(self) -> None:
+        for ingress in self.ingresses:
+            ingress.send_overdue()
+        self.cascade.send_overdue()
+
     def _tick(self) -> None:
         with self.cascade.lock:
             try:
+                self._send_waiting()
                 for ingress in self.ingresses if self.blocked else ():
                     ingress.waits_for_room()
                 for ingress in self.ingresses:

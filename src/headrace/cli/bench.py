@@ -3,7 +3,8 @@
 Every job runs once to warm up, then all by turns on the same input; the results must be equal.
 A ratio says how many times as fast the first is as the second. Streaming apps are replayed from
 memory; with --target the highest rate is sought at which their output delay stays below it.
-"headrace bench ordered" measures what it costs the box to keep the order of a stream.
+"headrace bench ordered" measures what it costs the box to keep the order of a stream, and
+"headrace bench buffering" what its buffering policies do to throughput and latency.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from headrace.bench.iterations import UNLIKE
 from headrace.bench.jobs import jobs_for
 from headrace.bench.runner import measure
 from headrace.box.engine import SCHEDULERS, Box
-from headrace.cli import ordered
+from headrace.cli import buffering, ordered
 from headrace.cli.targets import form_of, generated
 from headrace.errors import PlanError
 from headrace.spark.engine import Spark
@@ -34,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "app",
         metavar="APP",
-        help="an app's name, 'headrace apps' lists them; or 'ordered', for the experiments on "
-        "ordered streams",
+        help="an app's name, 'headrace apps' lists them; or 'ordered' or 'buffering', for the "
+        "experiments on ordered streams and on buffering policies",
     )
     parser.add_argument(
         "--on",
@@ -106,8 +107,10 @@ def main(arguments: argparse.Namespace) -> int:
         raise PlanError("--rounds: fewer than 5 rounds say little on a shared machine")
     if arguments.app == "ordered":
         return _reported(ordered.measured(arguments, console, notes), arguments.json)
+    if arguments.app == "buffering":
+        return _reported(buffering.measured(arguments, console, notes), arguments.json)
     if arguments.only or arguments.plots:
-        raise PlanError("--only and --plots are for 'headrace bench ordered'")
+        raise PlanError("--only and --plots are for 'headrace bench ordered' and 'buffering'")
     app = apps.load(arguments.app)
     if arguments.centroids is not None:
         if app.name != "kmeans" or arguments.centroids < 1:

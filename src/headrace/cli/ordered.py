@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,24 +17,22 @@ from headrace.errors import PlanError, nearest
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "ordered streams",
-        "for 'headrace bench ordered', which takes --records, --seed, --rounds, --workers, "
-        "--seconds and --json as well",
+        "ordered streams, buffering",
+        "for 'headrace bench ordered' and 'headrace bench buffering', which take --records, "
+        "--seed, --rounds, --workers, --seconds and --json as well",
     )
     group.add_argument(
-        "--only", metavar="NAME,…", help=f"some of the experiments: {', '.join(EXPERIMENTS)} (all)"
+        "--only",
+        metavar="NAME,…",
+        help=f"some of the experiments: of ordered {', '.join(EXPERIMENTS)}, of buffering "
+        "throughput, light, heavy (all)",
     )
     group.add_argument("--plots", metavar="FOLDER", help="write plots there as SVG")
 
 
 def measured(arguments: argparse.Namespace, console: Console, notes: Console) -> dict[str, Any]:
     """Run the experiments, show them, and draw them if asked."""
-    names = list(EXPERIMENTS) if arguments.only is None else arguments.only.split(",")
-    for name in names:
-        if name not in EXPERIMENTS:
-            raise PlanError(f"--only: there is no experiment '{name}'{nearest(name, EXPERIMENTS)}")
-    if arguments.records is not None and arguments.records < 1000:
-        raise PlanError(f"--records {arguments.records}: too few to measure; use 1000 or more")
+    names = chosen(arguments, EXPERIMENTS)
     with notes.status("starting") as status:
         report = Experiments(
             rounds=arguments.rounds,
@@ -44,12 +43,28 @@ def measured(arguments: argparse.Namespace, console: Console, notes: Console) ->
             progress=status.update,
         ).run(names)
     show(report, console)
+    draw(plots(report), arguments)
+    return report
+
+
+def chosen(arguments: argparse.Namespace, experiments: Mapping[str, Any]) -> list[str]:
+    """The names of the experiments to run."""
+    names = list(experiments) if arguments.only is None else arguments.only.split(",")
+    for name in names:
+        if name not in experiments:
+            raise PlanError(f"--only: there is no experiment '{name}'{nearest(name, experiments)}")
+    if arguments.records is not None and arguments.records < 1000:
+        raise PlanError(f"--records {arguments.records}: too few to measure; use 1000 or more")
+    return names
+
+
+def draw(drawn: Mapping[str, str], arguments: argparse.Namespace) -> None:
+    """Write plots where they were asked for."""
     if arguments.plots:
         folder = Path(arguments.plots)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in plots(report).items():
+        for name, text in drawn.items():
             (folder / name).write_text(text, encoding="utf-8")
-    return report
 
 
 _SHOWN = {
@@ -85,6 +100,11 @@ def show(report: dict[str, Any], console: Console) -> None:
         "run; others: the share of the cores that other processes had",
         soft_wrap=True,
     )
+    show_targets(report, console)
+
+
+def show_targets(report: dict[str, Any], console: Console) -> None:
+    """What was asked for, what came of it, and whether results are equal."""
     for target in report["targets"]:
         goal = f"≥ {target['at_least']}" if "at_least" in target else f"< {target['below']}"
         if target.get("reached", 1.0) < 0.97:

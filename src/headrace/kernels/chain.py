@@ -18,7 +18,9 @@ from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import Kernel, as_column, numbers
 from headrace.kernels.lateness import PROCESSING_TIME, stamped
 from headrace.kernels.look_up import look_up
+from headrace.kernels.memo import memo_rows
 from headrace.kernels.native import panes
+from headrace.kernels.routing import route_rows
 from headrace.kernels.tokenise import Text, Tokeniser
 from headrace.plan.lookup import LookUp
 from headrace.plan.nodes import (
@@ -26,9 +28,11 @@ from headrace.plan.nodes import (
     Explode,
     Filter,
     MapBatches,
+    MapMemo,
     MapRows,
     Narrow,
     Project,
+    Route,
 )
 from headrace.plan.prune import prune
 from headrace.types import arrow_table, normal_batch, type_name
@@ -109,6 +113,10 @@ def compile_step(step: Narrow, schema: pa.Schema, zone: str = "UTC") -> tuple[Ru
         return _filter(step, schema, zone)
     if isinstance(step, Explode):
         return _explode(step, schema, zone, drop_empty=False)
+    if isinstance(step, Route):
+        return route_rows(step, schema, zone)
+    if isinstance(step, MapMemo):
+        return memo_rows(step, schema, zone), step.schema
     if isinstance(step, MapRows):
         return _map_rows(step, schema)
     if isinstance(step, EventTime):

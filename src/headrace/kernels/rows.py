@@ -168,7 +168,7 @@ def failure(label: str, error: BaseException, row: Any = None, what: str = "reco
     )
 
 
-def _results(
+def results_of(
     function: Callable[..., Any], batch: pa.RecordBatch, label: str
 ) -> Iterator[tuple[Any, Any]]:
     """Each record and what the function gives for it."""
@@ -183,7 +183,7 @@ def map_rows(
     function: Callable[..., Any], schema: pa.Schema, label: str
 ) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
     """``map``: one record out for each record in."""
-    return lambda batch: _packed([r for _, r in _results(function, batch, label)], schema, label)
+    return lambda batch: packed([r for _, r in results_of(function, batch, label)], schema, label)
 
 
 def flat_map_rows(
@@ -195,8 +195,8 @@ def flat_map_rows(
         return list(function(row))  # here, so that a generator's error is told with its record
 
     def run(batch: pa.RecordBatch) -> pa.RecordBatch:
-        lists = [r for _, r in _results(listed, batch, label)]
-        return _packed(list(itertools.chain.from_iterable(lists)), schema, label)
+        lists = [r for _, r in results_of(listed, batch, label)]
+        return packed(list(itertools.chain.from_iterable(lists)), schema, label)
 
     return run
 
@@ -207,7 +207,7 @@ def filter_rows(
     """``filter``: the records for which the function is true."""
 
     def run(batch: pa.RecordBatch) -> pa.RecordBatch:
-        mask = [bool(r) for _, r in _results(function, batch, label)]
+        mask = [bool(r) for _, r in results_of(function, batch, label)]
         return batch.filter(pa.array(mask, pa.bool_()))
 
     return run
@@ -219,14 +219,15 @@ def inspect_rows(
     """``inspect``: every record shown to the function, and passed on."""
 
     def run(batch: pa.RecordBatch) -> pa.RecordBatch:
-        for _ in _results(function, batch, label):
+        for _ in results_of(function, batch, label):
             pass
         return batch
 
     return run
 
 
-def _packed(results: list[Any], schema: pa.Schema, label: str) -> pa.RecordBatch:
+def packed(results: list[Any], schema: pa.Schema, label: str) -> pa.RecordBatch:
+    """What a function returned as a bundle; a result that does not fit is named."""
     try:
         return pack_rows(results, schema)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError):

@@ -108,10 +108,16 @@ class Shards:
 
         return run
 
-    def take(self, shard: int, parts: Iterable[Part]) -> Iterator[Result]:
-        """Have a shard go on to the watermarks, with what waits for it and some parts."""
+    def take(self, shard: int, parts: Iterable[Part], lane: int | None = None) -> Iterator[Result]:
+        """Have a shard go on to the watermarks, with what waits for it and some parts.
+
+        With ``lane`` to that of one input alone.
+        """
         with self.locks[shard]:
             inbox, self.inboxes[shard] = self.inboxes[shard], []
             self.rows[shard] = 0
-            self.told[shard] = list(self.watermarks)
+            if lane is None:
+                self.told[shard] = list(self.watermarks)
+            else:
+                self.told[shard][lane] = self.watermarks[lane]
             yield from self.states[shard].take([*inbox, *parts], self.told[shard])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from sqlglot import exp
 
+from headrace.buffers import Buffer
 from headrace.expressions import Dialect
 from headrace.plan.scans import AnyStep, CountStep, OnceStep, UserStep
 from headrace.windows import AnyWindow, EventClock, show_duration
@@ -203,6 +204,59 @@ class MapRows(Narrow):
 
 
 @dataclass(frozen=True, eq=False)
+class MapMemo(MapRows):
+    """A person's function of one record, whose results are remembered by what they depend on."""
+
+    key: tuple[exp.Expr, ...] | Callable[..., Any] = ()
+    size: int = 1
+
+    @property
+    def function_name(self) -> str:
+        return function_name(self.function)
+
+    @property
+    def detail(self) -> str:
+        key = self.key
+        by = function_name(key) if callable(key) else ", ".join(map(show, key))
+        return f"{self.function_name} by {by}, {self.size:,} results remembered"
+
+
+@dataclass(frozen=True, eq=False)
+class Condition:
+    """One of the ways that records go: its name, and an expression or a function of a row."""
+
+    label: str
+    name: str
+    function: exp.Expr | Callable[..., Any]
+
+    @property
+    def detail(self) -> str:
+        what = self.function
+        return f"{self.name}: {function_name(what) if callable(what) else show(what)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Route(Narrow):
+    """Each record with the number of the first condition that holds for it beside it."""
+
+    conditions: tuple[Condition, ...]
+    column: str
+    method: str
+
+    @property
+    def name(self) -> str:
+        return self.method
+
+    @property
+    def detail(self) -> str:
+        return ", ".join(condition.detail for condition in self.conditions)
+
+    @property
+    def python(self) -> bool:
+        return any(callable(condition.function) for condition in self.conditions)
+
+
+@dataclass(frozen=True, eq=False)
 class MapBatches(Narrow):
     """A person's function of a whole bundle."""
 
@@ -259,6 +313,21 @@ class EventTime(Narrow):
         if self.delay is None:
             return f"{self.column}, watermarks from the source{idle}"
         return f"{self.column}, delay {show_duration(self.delay)}{idle}"
+
+
+@dataclass(frozen=True, eq=False)
+class Buffered(Narrow):
+    """Records gathered into bundles of another size. It changes no result."""
+
+    policy: Buffer
+
+    @property
+    def name(self) -> str:
+        return "buffer"
+
+    @property
+    def detail(self) -> str:
+        return repr(self.policy)
 
 
 @dataclass(frozen=True, eq=False)
@@ -564,6 +633,37 @@ class JoinWithin(Node):
         pairs = zip(self.left_on, self.right_on, strict=True)
         on = ", ".join(a if a == b else f"{a} = {b}" for a, b in pairs)
         return f"on {on}, from {span}"
+
+
+@dataclass(frozen=True, eq=False)
+class Zip(Node):
+    """Pairs of records by their place: by event time, or (without clocks) in input order."""
+
+    left: Node
+    right: Node
+    clocks: tuple[EventClock | None, EventClock | None]
+    renamed: tuple[tuple[str, str], ...]
+    """The right side's columns, under which names they come out."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.left, self.right)
+
+    @property
+    def by_time(self) -> bool:
+        return None not in self.clocks
+
+    @property
+    def detail(self) -> str:
+        return "by event time" if self.by_time else "in input order"
+
+    @property
+    def needs_end(self) -> bool:
+        return not self.by_time
+
+    @property
+    def without_end(self) -> str:
+        return "call event_time on both streams, which are then paired by it"
 
 
 def _order(order: tuple[tuple[exp.Expr, bool], ...]) -> str:

@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from headrace.plan.lookup import LookUp
 from headrace.plan.nodes import (
+    Buffered,
     EventTime,
     Explode,
     Filter,
@@ -17,6 +18,7 @@ from headrace.plan.nodes import (
     MapRows,
     Narrow,
     Project,
+    Route,
 )
 
 
@@ -46,6 +48,15 @@ def prune(
                 step = replace(step, schema=pa.schema([f for f in schema if f.name in wanted]))
                 wanted = wanted | columns_of([step.condition])
             kept.append(step)
+        elif isinstance(step, Route):
+            kept.append(step)
+            if step.python:
+                wanted = None
+            elif wanted is not None:
+                trees = [c.function for c in step.conditions if isinstance(c.function, exp.Expr)]
+                wanted = wanted - {step.column} | columns_of(trees)
+        elif isinstance(step, Buffered):
+            continue  # it changes no record
         elif isinstance(step, EventTime):
             kept.append(step)
             if wanted is not None:

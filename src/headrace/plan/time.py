@@ -25,6 +25,7 @@ from headrace.plan.nodes import (
     Read,
     Scan,
     Union,
+    Zip,
 )
 from headrace.windows import EventClock
 
@@ -62,11 +63,9 @@ def _clock(node: Node) -> EventClock | tuple[EventClock, Node] | None:
     if isinstance(node, JoinWithin):
         # A key comes out once, under the left name, and is the same on both sides.
         names = dict(node.renamed) | dict(zip(node.right_on, node.left_on, strict=True))
-        right = tuple(names[c] for c in node.right_clock.columns)
-        if node.left_clock.shift != node.right_clock.shift:
-            return None
-        columns = dict.fromkeys((*node.left_clock.columns, *right))
-        return EventClock(tuple(columns), node.left_clock.shift)
+        return _of_pairs(node.left_clock, node.right_clock, names)
+    if isinstance(node, Zip):
+        return _of_pairs(*node.clocks, dict(node.renamed))
     if isinstance(node, Union):
         clocks = [_clock(part) for part in node.parts]
         return clocks[0] if all(c == clocks[0] for c in clocks) else None
@@ -93,6 +92,16 @@ def _clock(node: Node) -> EventClock | tuple[EventClock, Node] | None:
     if isinstance(node, Filter):
         return before
     return before if set(before.columns) <= set(node.schema.names) else (before, node)
+
+
+def _of_pairs(
+    left: EventClock | None, right: EventClock | None, names: dict[str, str]
+) -> EventClock | None:
+    """The clock of pairs: a pair happens when its later record does."""
+    if left is None or right is None or left.shift != right.shift:
+        return None
+    columns = dict.fromkeys((*left.columns, *(names[c] for c in right.columns)))
+    return EventClock(tuple(columns), left.shift)
 
 
 def _same(node: Project) -> set[tuple[str, str]]:

@@ -195,7 +195,7 @@ class Lowering:
         if not isinstance(output, PartialOutput):
             return prune(steps, schema.names, None)[1]
         operator = output.compiled([Input(tuple(steps), schema)], self.zone)
-        return list(operator.chains[0].columns)
+        return list(operator.chains[output.side].columns)
 
     def _mapped(
         self,
@@ -248,14 +248,17 @@ class Lowering:
 
     def _operator(self, stage: Stage) -> tuple[Any, StageInput]:
         """Partials where records are, exchanged by shard of the keys, and the states of those."""
-        node, before = stage.head, stage.inputs[0]
-        operator = operator_of(node, [Input((), before.schema)], self.zone)
+        node, schemas = bare(stage.head), tuple(before.schema for before in stage.inputs)
+        operator = operator_of(node, [Input((), schema) for schema in schemas], self.zone)
         shards = self._shards(stage) if operator.is_keyed else 1
-        sent = self._finished(before, (), PartialOutput(bare(node), shards), ROWS_SQL)
-        if not operator.is_keyed and not _has_tasks(before):
+        branches, parts = itertools.count(), []
+        for side, before in enumerate(stage.inputs):
+            output = PartialOutput(node, shards, side, len(schemas))
+            parts.append(self._finished(before, (), output, ROWS_SQL, branches))
+        sent = reduce(lambda a, b: a.union(b), parts)
+        if not operator.is_keyed and not any(map(_has_tasks, stage.inputs)):
             sent = sent.union(self._of_nothing())
-        state = StateInput(bare(node), (before.schema,), self.zone)
-        return self._exchanged(sent, shards), state
+        return self._exchanged(sent, shards), StateInput(node, schemas, self.zone)
 
     def _of_nothing(self) -> Any:
         """A row without records: Spark runs nothing where there is nothing to bring."""

@@ -14,12 +14,14 @@ from headrace.errors import PlanError
 from headrace.expressions import to_sql
 from headrace.kernels.expressions import compile_expression
 from headrace.plan.nodes import (
+    Buffered,
     EventTime,
     Explode,
     Filter,
     GroupBy,
     Narrow,
     Project,
+    Route,
 )
 from headrace.types import normal_schema
 
@@ -72,7 +74,7 @@ def is_plain(steps: Sequence[Narrow]) -> bool:
 def plain_prefix(steps: Sequence[Narrow]) -> int:
     """How many of the first steps are expressions."""
     for i, step in enumerate(steps):
-        if step.python or isinstance(step, EventTime) or _differs(step):
+        if step.python or isinstance(step, (EventTime, Route)) or _differs(step):
             return i
     return len(steps)
 
@@ -95,6 +97,8 @@ def apply_steps(frame: Any, steps: Sequence[Narrow]) -> Any:
             frame = frame.select([column(t).alias(n) for n, t in step.columns])
         elif isinstance(step, Filter):
             frame = frame.filter(column(step.condition))
+        elif isinstance(step, Buffered):
+            continue
         else:
             assert isinstance(step, Explode)
             kept = [quoted(name) for name in step.keep]

@@ -25,10 +25,12 @@ from headrace.plan.explain import ITERATED, LOCK
 from headrace.plan.iteration import Cycle, Held, Iterate
 from headrace.plan.lookup import LookUp
 from headrace.plan.nodes import (
+    Buffered,
     External,
     Join,
     JoinWithin,
     Late,
+    Narrow,
     Node,
     Read,
     Scan,
@@ -235,7 +237,8 @@ class Spark:
             places = ["Spark's exchange of bundles"]
         plain = plain_prefix(stage.steps) if rows else 0
         for i, step in enumerate(stage.steps):
-            places.append("Spark columns" if i < plain else LOCK if step.python else "kernel")
+            ours = i >= plain or isinstance(step, Buffered)
+            places.append(_step_place(step) if ours else "Spark columns")
         return places
 
 
@@ -276,6 +279,12 @@ def _counted(rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.R
         yield pa.record_batch({"n": pa.array([count], pa.int64())})
 
 
+def _step_place(step: Narrow) -> str:
+    if isinstance(step, Buffered):
+        return "nothing to do: Spark takes records by the batch"
+    return LOCK if step.python else "kernel"
+
+
 def _scan_place(head: Node) -> str:
     from headrace.kernels.scans import scan_place
 
@@ -301,4 +310,4 @@ def _where_streaming(stage: Stage) -> list[str]:
         place += _scan_place(head)
     else:
         place = "Spark's exchange of bundles"
-    return [place, *(LOCK if step.python else "kernel" for step in stage.steps)]
+    return [place, *map(_step_place, stage.steps)]

@@ -50,7 +50,7 @@ class ToOperator:
     inputs: int = 1
     """How many inputs it has."""
     lane: int = 0
-    """Which of the streams of a union, in their order; of several inputs, which one."""
+    """Which of the streams of a union, in their order, times the inputs; plus which input."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,12 @@ class Branch:
         forks = tuple(b.of_part(number) for b in self.forks)
         return replace(self, part=(*self.part, number), forks=forks)
 
-    def with_lanes(self, lanes: Mapping[tuple[int, tuple[int, ...]], int]) -> Branch:
-        """The same with the lane of each ending, by its operator and part."""
+    def with_lanes(self, lanes: Mapping[tuple[int, int, tuple[int, ...]], int]) -> Branch:
+        """The same with the lane of each ending, by its operator, input and part."""
         ending = self.ending
-        if isinstance(ending, ToOperator) and ending.inputs == 1:
-            ending = replace(ending, lane=lanes[ending.operator, self.part])
+        if isinstance(ending, ToOperator):
+            stream = lanes[ending.operator, ending.side, self.part]
+            ending = replace(ending, lane=stream * ending.inputs + ending.side)
         return replace(self, ending=ending, forks=tuple(b.with_lanes(lanes) for b in self.forks))
 
     def endings(self) -> Iterator[tuple[Ending, tuple[int, ...]]]:
@@ -228,12 +229,12 @@ class _Building:
         """Number the streams that reach an operator through unions, in their order."""
         everything = [b for s in self.graph.sources for b in (*s.branches, *s.late)]
         everything += [b for o in self.graph.operators for b in o.branches]
-        found: dict[int, set[tuple[int, ...]]] = {}
+        found: dict[tuple[int, int], set[tuple[int, ...]]] = {}
         for branch in everything:
             for ending, part in branch.endings():
-                if isinstance(ending, ToOperator) and ending.inputs == 1:
-                    found.setdefault(ending.operator, set()).add(part)
-        lanes = {(o, p): i for o, parts in found.items() for i, p in enumerate(sorted(parts))}
+                if isinstance(ending, ToOperator):
+                    found.setdefault((ending.operator, ending.side), set()).add(part)
+        lanes = {(*o, p): i for o, parts in found.items() for i, p in enumerate(sorted(parts))}
         for source in self.graph.sources:
             source.branches = [b.with_lanes(lanes) for b in source.branches]
             source.late = [b.with_lanes(lanes) for b in source.late]
@@ -273,7 +274,7 @@ class _Building:
             pending[id(node.input)].append(relay)
             return
         for side, before in enumerate(node.inputs):
-            ending = ToOperator(number, bare(node), side, len(node.inputs), lane=side)
+            ending = ToOperator(number, bare(node), side, len(node.inputs))
             pending[id(before)].append(Branch(before.schema, (), ending))
 
     def _source(self, node: EventTime | Read | External) -> SourceFlow:

@@ -104,7 +104,12 @@ class _Running:
         return self.operator.part_schema(self.side(lane), slice)
 
     def side(self, lane: int) -> int:
-        return lane if len(self.hosted.inputs) > 1 else 0
+        """Which input a row is of."""
+        return lane % len(self.hosted.inputs)
+
+    def stream(self, lane: int) -> int:
+        """Which of the streams of a union it is of."""
+        return lane // len(self.hosted.inputs)
 
     def state(self, store: SparkStore, note: dict[str, Any], shard: int) -> State:
         if self.operator is None or not (self.operator.is_keyed or shard == 0):
@@ -166,7 +171,7 @@ class LevelProgram:
             parts = []
             for _, _, lane, slice, at, data in sorted(arrived[name], key=lambda row: row[4]):
                 batch = unpack(bytes(data), running.schema(lane, slice))
-                order = (input_of(lane, at), turn, task_of(at))
+                order = (input_of(running.stream(lane), at), turn, task_of(at))
                 parts.append(Part(slice, batch, order, running.side(lane)))
             pipes = [b.start(sender, f"{hosted.number}-{place}") for b in running.branches]
             store = SparkStore(bundles, hosted.number)

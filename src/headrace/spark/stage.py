@@ -43,7 +43,7 @@ class Program:
         place, output = Place.of(self.branch), self.output
         if isinstance(output, PartialOutput):
             operator: Operator = once(self.key, lambda: output.compiled([self._input], self.zone))
-            batches = _through(operator.chains[0], self.input, rows)
+            batches = _through(operator.chains[output.side], self.input, rows)
             yield from output.finish(batches, place, operator)
         else:
             chain = once(self.key, self._chain)

@@ -54,13 +54,17 @@ class PartialOutput:
 
     node: Node
     shards: int
+    side: int = 0
+    """Which of the operator's inputs the records are."""
+    inputs: int = 1
 
     def compiled(self, inputs: Iterable[Input], zone: str) -> Operator:
-        return operator_of(self.node, list(inputs), zone)
+        return operator_of(self.node, list(inputs) * self.inputs, zone)
 
     def finish(self, batches: Batches, place: Place, operator: Operator) -> Batches:
         sender = RowSender(range(self.shards), place.first)
-        return in_batches(self._rows(batches, PartialPipe(operator, 0, sender, 0, 0)))
+        pipe = PartialPipe(operator, self.side, sender, 0, self.side)
+        return in_batches(self._rows(batches, pipe))
 
     def _rows(self, batches: Batches, pipe: PartialPipe) -> Iterator[Row]:
         for batch in batches:
