@@ -61,7 +61,8 @@ class Gathered(Hinted):
             grouped = self._grouped([("_record", aggregate)], "reduce", at.step)
             plain = self.fields == (VALUE,)
             # A window of so many records happens when its last record does.
-            times = {n: col(n) for n in self._times if n in self.fields and n not in (START, END)}
+            counted = self._times if isinstance(self.kind, CountWindow) else ()
+            times = {n: col(n) for n in counted if n in self.fields and n != NUMBER}
             fields = [
                 (n, times.get(n, col("_record") if plain else col("_record").field(n)).tree)
                 for n in self.fields

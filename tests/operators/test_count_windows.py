@@ -229,6 +229,7 @@ def test_windows_follow_windows(engine: Any) -> None:
         )
     )
     times = stream.window(hr.tumbling("1s")).agg(n=hr.sum("n")).window(hr.count_window(10))
+    assert times.reduce(lambda a, b: b).columns == ["window", "window_start", "window_end", "n"]
     assert times.agg(n=hr.sum("n")).columns == ["window_end", "window", "n"]
     assert times.agg(n=hr.sum("n")).collect(on=engine)["n"].to_pylist() == [45, 145, 245, 345]
 

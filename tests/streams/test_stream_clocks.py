@@ -125,8 +125,8 @@ def test_windows_close_by_the_clock_while_nothing_comes(engine: Any, tmp_path: P
     assert turned.job.progress().late == 0
 
 
-def test_a_clock_that_goes_back_makes_no_record_late(engine: Any, tmp_path: Path) -> None:
-    turned = Turned(engine, tmp_path)
+def test_a_clock_that_goes_back_makes_no_record_late(box_engine: hr.Box, tmp_path: Path) -> None:
+    turned = Turned(box_engine, tmp_path)
     counts = turned.stream.window(hr.tumbling("10s", time="processing")).count()
     turned.start(counts)
     turned.send(("a", 1))
@@ -184,6 +184,21 @@ def test_windows_that_were_open_close_after_a_kill(box_engine: hr.Box, tmp_path:
         turned.job.stop(drain=False)
 
     restarted(turned, tmp_path, killed)
+
+
+def test_what_is_available_now_closes_the_windows_of_before(engine: Any, tmp_path: Path) -> None:
+    """A job that is started now and then: what it leaves open the next run sees the end of."""
+    turned, out = Turned(engine, tmp_path), tmp_path / "out"
+    counts = turned.stream.key_by("k").window(hr.tumbling("10s", time="processing")).count()
+    drop(turned.folder, "0.csv", "k,v\na,1\nb,2\n")
+    for _ in range(2):
+        turned.start(
+            counts.write_parquet(out), checkpoint=tmp_path / "state", trigger="available-now"
+        )
+        assert turned.job.wait(PATIENCE)
+        turned.turn(15)
+    found = hr.read_parquet(out).collect(on="box")
+    assert rows(found) == [("a", at(0), at(10), 1), ("b", at(0), at(10), 1)]
 
 
 def test_input_that_ends_closes_all_windows(engine: Any) -> None:
@@ -264,6 +279,8 @@ def test_a_silent_source_is_looked_at_when_a_window_may_close(tmp_path: Path) ->
     assert len(looks) < 25
     clock.advance(-1000)
     assert planning.latest(offset) == offset
+    more = planning.latest({**offset, "at": {"0": 0}})  # what comes then is not before the others
+    assert more["moment"] == more["heard"] == offset["moment"]
 
 
 @pytest.mark.parametrize("gap", [2, 60])

@@ -47,7 +47,10 @@ def clock_needed(node: Node, what: str) -> EventClock:
     if isinstance(found, EventClock):
         return found
     if found is None:
-        raise PlanError(f"{what} needs event time; call event_time('column', delay='10s') before")
+        raise PlanError(
+            f"{what} needs event time; call event_time('column', delay='10s') before, or "
+            "processing_time('at') to go by the clock"
+        )
     clock, lost = found
     names = " and ".join(f"'{c}'" for c in clock.columns)
     raise PlanError(
