@@ -40,6 +40,7 @@ from headrace.box.sinks import Collected, WrittenByEpoch, sink_of
 from headrace.errors import EngineError, HeadraceError
 from headrace.io.offsets import replayable
 from headrace.jobs import Output, Progress, Shown, SourceProgress, StageProgress
+from headrace.plan.optimise import optimised
 from headrace.plan.time import zone_of
 from headrace.signals import GRACE, Halt, asked_to_stop
 from headrace.watermarks import least_awake
@@ -80,20 +81,22 @@ class Run:
         self.clock: Clock = clock or RealClock()
         self.workers, self.cores, self.memory = workers, cores, memory
         self.scheduler = scheduler_of(scheduler)
-        graph = Graph(workers, zone_of(*(output.node for output in outputs)), ordering)
+        nodes = [output.node for output in outputs]
+        graph = Graph(workers, zone_of(*nodes), ordering)
         if ordering is not None:
             for output in outputs:
                 refuse_unordered(output.node)
         self.sinks = []
-        graph.count([output.node for output in outputs])
+        nodes = optimised(nodes) if kept is None else nodes
+        graph.count(nodes)
         if kept is not None:
             graph.saved = kept.states
-        for i, output in enumerate(outputs):
+        for i, (output, node) in enumerate(zip(outputs, nodes, strict=True)):
             bounded = output.bounded
             every = None if bounded else interval
             sink, alone = output.sink or sink_of(output.to, output.node.schema, every)
             name = f"output {i + 1}" if len(outputs) > 1 else "output"
-            self.sinks.append(graph.add_output(output.node, sink, name, alone=alone))
+            self.sinks.append(graph.add_output(node, sink, name, alone=alone))
         self.cascade = graph.cascade(debug)
         self.pace = Pace(bundle, workers, self.cascade)
         self.ingresses = graph.ingresses(self.cascade, self.pace, self.clock, flush)

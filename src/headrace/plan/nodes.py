@@ -400,6 +400,8 @@ class Sort(Wide):
     """All records in an order."""
 
     order: tuple[tuple[exp.Expr, bool], ...]
+    first: int | None = None
+    """How many of them are wanted; None for all."""
 
     @property
     def detail(self) -> str:
