@@ -21,6 +21,7 @@ from headrace.plan.nodes import (
     EventTime,
     Explode,
     Filter,
+    LookUp,
     MapBatches,
     MapRows,
     Narrow,
@@ -109,6 +110,8 @@ def compile_step(step: Narrow, schema: pa.Schema, zone: str = "UTC") -> tuple[Ru
         return _map_rows(step, schema)
     if isinstance(step, EventTime):
         return _event_time(step, schema)
+    if isinstance(step, LookUp):
+        return _look_up(step), step.schema
     assert isinstance(step, MapBatches)
     return _map_batches(step), step.schema
 
@@ -310,6 +313,20 @@ def _map_rows(step: MapRows, schema: pa.Schema) -> tuple[Run, pa.Schema]:
     if step.method == "filter":
         return rows.filter_rows(step.function, label), schema
     return rows.inspect_rows(step.function, label), schema
+
+
+def _look_up(step: LookUp) -> Run:
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        joined = list(step.table.lookup(step.join, step.side).join(batch))
+        if len(joined) == 1:
+            return joined[0]
+        if not joined:
+            return pa.RecordBatch.from_pylist([], step.schema)
+        if batch.num_rows > 1 and sum(part.nbytes for part in joined) > _MOST_BYTES:
+            raise TooLarge
+        return pa.concat_batches(joined)
+
+    return run
 
 
 def _map_batches(step: MapBatches) -> Run:

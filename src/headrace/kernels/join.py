@@ -47,7 +47,7 @@ class Lookup:
     def _shown(self) -> list[str]:
         node = self.node
         if self.side == LEFT:
-            return [n for n in left_names(node) if node.how != "right" or n not in node.left_on]
+            return [n for n in node.left_names if node.how != "right" or n not in node.left_on]
         keys = node.right_on if node.how in ("right", "outer") else ()
         return [*(old for old, _ in node.renamed), *keys]
 
@@ -112,7 +112,7 @@ class Lookup:
             pairs = zip(node.left_on, node.right_on, strict=True)
             keys = {ours: right.column(theirs) for ours, theirs in pairs}
         columns = []
-        for name in left_names(node):
+        for name in node.left_names:
             if name in keys and (left is None or node.how == "right"):
                 columns.append(keys[name])
             elif left is None:
@@ -125,19 +125,6 @@ class Lookup:
             kind = node.schema.field(new).type
             columns.append(pa.nulls(rows, kind) if right is None else right.column(old))
         return pa.RecordBatch.from_arrays(columns, schema=node.schema)
-
-
-def left_names(node: Join) -> list[str]:
-    """The left side's columns that come out."""
-    renamed = {new for _, new in node.renamed}
-    return [name for name in node.schema.names if name not in renamed]
-
-
-def columns_of_side(node: Join, side: int) -> set[str]:
-    """The columns that a join needs of a side."""
-    if side == LEFT:
-        return {*node.left_on, *left_names(node)}
-    return {*node.right_on, *(old for old, _ in node.renamed)}
 
 
 def equi_join(

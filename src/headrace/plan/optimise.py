@@ -88,9 +88,8 @@ def _read(node: Node, needed: Needs) -> list[Needs]:
             trees += [*aggregate.inputs, *([] if aggregate.by is None else [aggregate.by])]
         return [columns_of(trees)]
     if isinstance(node, Join):
-        renamed = dict(node.renamed)
         theirs = {old for old, new in node.renamed if new in names}
-        ours = names - set(renamed.values())
+        ours = {name for name in node.left_names if name in names}
         return [ours | set(node.left_on), theirs | set(node.right_on)]
     if isinstance(node, (Limit, Shuffle, MaxParallelism, Union)):
         return [needed for _ in node.inputs]

@@ -12,6 +12,7 @@ from headrace.plan.nodes import (
     EventTime,
     Explode,
     Filter,
+    LookUp,
     MapBatches,
     MapRows,
     Narrow,
@@ -53,6 +54,9 @@ def prune(
             keep = step.keep if wanted is None else tuple(k for k in step.keep if k in wanted)
             kept.append(replace(step, keep=keep))
             wanted = set(keep) | columns_of([step.elements])
+        elif isinstance(step, LookUp):
+            kept.append(step)
+            wanted = step.join.reads(1 - step.side)
         else:
             assert isinstance(step, (MapRows, MapBatches))
             kept.append(step)

@@ -18,6 +18,7 @@ from headrace.plan.nodes import (
     Explode,
     Filter,
     GroupBy,
+    LookUp,
     Narrow,
     Project,
 )
@@ -72,7 +73,7 @@ def is_plain(steps: Sequence[Narrow]) -> bool:
 def plain_prefix(steps: Sequence[Narrow]) -> int:
     """How many of the first steps are expressions."""
     for i, step in enumerate(steps):
-        if step.python or isinstance(step, EventTime) or _differs(step):
+        if step.python or isinstance(step, (EventTime, LookUp)) or _differs(step):
             return i
     return len(steps)
 

@@ -24,6 +24,7 @@ from headrace.plan.nodes import (
     Sort,
     Union,
 )
+from headrace.plan.optimise import optimised
 from headrace.plan.stages import Stage, stages_of
 from headrace.plan.time import ends, is_bounded, refuse_endless, zone_of
 
@@ -83,7 +84,7 @@ class Spark:
         from headrace.spark.wire import unpack
 
         with self._lowering(node) as lowering:
-            rows = lowering.collected(stages_of(node)).collect()
+            rows = lowering.collected(_stages(node)).collect()
         rows.sort(key=lambda row: row.place)
         batches = [unpack(row.bundle, node.schema) for row in rows]
         return pa.Table.from_batches(batches, node.schema)
@@ -94,7 +95,7 @@ class Spark:
         from headrace.spark.wire import unpack
 
         with self._lowering(node) as lowering:
-            frame = lowering.collected(stages_of(node))
+            frame = lowering.collected(_stages(node))
             for row in frame.toLocalIterator(prefetchPartitions=True):
                 yield unpack(row.bundle, node.schema)
 
@@ -104,7 +105,7 @@ class Spark:
         try:
             with self._lowering(node) as lowering:
                 sink.begin(node.schema)
-                rows = lowering.written(stages_of(node), sink).collect()
+                rows = lowering.written(_stages(node), sink).collect()
             sink.commit([pickle.loads(row.message) for row in rows])
         except BaseException:
             sink.abort()
@@ -114,7 +115,7 @@ class Spark:
         """Run for the effect of its functions."""
         ends(node, "run")
         with self._lowering(node) as lowering:
-            lowering.ran(stages_of(node)).collect()
+            lowering.ran(_stages(node)).collect()
 
     def frame(self, node: Node) -> Any:
         """The records as a Spark DataFrame, to go on with PySpark."""
@@ -122,7 +123,7 @@ class Spark:
         from headrace.spark.python.failures import driver_errors
 
         with driver_errors():
-            return Lowering(self.session, zone_of(node)).rows(stages_of(node))
+            return Lowering(self.session, zone_of(node)).rows(_stages(node))
 
     def start(self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None) -> Job:
         """Start a streaming query in the background, and return at once."""
@@ -181,6 +182,11 @@ class Spark:
         for i, step in enumerate(stage.steps):
             places.append("Spark columns" if i < plain else LOCK if step.python else "kernel")
         return places
+
+
+def _stages(node: Node) -> Stage:
+    """The stages of a bounded plan, without what nobody asks for."""
+    return stages_of(optimised([node])[0])
 
 
 def _scan_place(head: Node) -> str:
