@@ -136,7 +136,7 @@ class Stream(Written, Scanning, Hinted):
         if mode != "text":
             raise PlanError(f"explain({mode!r}): use 'text' or 'graph'")
         engine = resolve(on)
-        return plan_explain.explain(self.node, engine.name, engine.where)
+        return plan_explain.explain(self.node, engine)
 
     # Columns
 

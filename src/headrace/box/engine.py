@@ -20,10 +20,12 @@ from headrace.errors import PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import AVAILABLE_NOW, Output
 from headrace.kernels.scans import scan_place
+from headrace.operators.join import table_side
 from headrace.plan.explain import LOCK
 from headrace.plan.nodes import (
     EventTime,
     External,
+    Join,
     Late,
     MaxParallelism,
     Node,
@@ -32,7 +34,8 @@ from headrace.plan.nodes import (
     Shuffle,
     Union,
 )
-from headrace.plan.stages import Stage
+from headrace.plan.optimise import optimised
+from headrace.plan.stages import Stage, stages_of
 from headrace.plan.time import ends, refuse_endless
 from headrace.sizes import byte_size
 from headrace.windows import duration
@@ -177,7 +180,11 @@ class Box:
             raise
         return BoxJob(run, outputs)
 
-    def where(self, stage: Stage) -> list[str]:
+    def stages(self, node: Node) -> Stage:
+        """The stages of a plan, without what nobody asks for."""
+        return stages_of(optimised([node])[0])
+
+    def where(self, stage: Stage, readers: Sequence[Stage] = ()) -> list[str]:
         """Where each step of a stage runs."""
         head = stage.head
         if isinstance(head, (Read, External)):
@@ -190,6 +197,9 @@ class Box:
             place = "nothing to do: evaluators share all bundles"
         elif isinstance(head, MaxParallelism):
             place = f"at most {head.count} bundles at once"
+        elif isinstance(head, Join):
+            side = ("left", "right")[table_side(head)]
+            place = f"looked up by evaluators in a table of the {side} side, once that has ended"
         elif head.needs_end:
             place = "partials by evaluators; state by shard of the keys, when the input ends"
         else:

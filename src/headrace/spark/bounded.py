@@ -53,7 +53,7 @@ from headrace.spark.columns import (
     sql_can,
     sql_group,
 )
-from headrace.spark.lookups import SENT, SMALL, Lookups, WorkerTable, packed
+from headrace.spark.lookups import Lookups, WorkerTable, is_local, most_bytes, packed
 from headrace.spark.python.shipping import ROWS_SQL, bare, by_value
 from headrace.spark.session import ansi_semantics
 from headrace.spark.stage import Program, StageTask
@@ -113,7 +113,7 @@ class Lowering:
     @property
     def on_this_machine(self) -> bool:
         """Whether the workers see this machine's files."""
-        return str(self.session.sparkContext.master).startswith("local")
+        return is_local(str(self.session.sparkContext.master))
 
     @property
     def parallelism(self) -> int:
@@ -133,7 +133,7 @@ class Lowering:
 
     def _computed(self, stage: Stage, output: StageOutput, schema: Any) -> Any:
         self.shared.update(shared_heads(stage))
-        most = SMALL if self.on_this_machine else SENT
+        most = most_bytes(str(self.session.sparkContext.master))
         with ansi_semantics(self.session, self.zone):
             lookups = Lookups(most, self.shared, keeps_rows, self._table)
             return self._finished(lookups.rewritten(stage), (), output, schema)
@@ -166,7 +166,7 @@ class Lowering:
         if keeps_rows(stage) and is_plain(stage.steps):
             return apply_steps(self._frame(stage), stage.steps)
         if parquet.reads_itself(stage):
-            return apply_steps(parquet.read(self.session, stage), stage.steps)
+            return parquet.rows(self.session, stage)
         schema = spark_schema(stage.schema)
         return self._finished(stage, (), FrameOutput(stage.schema), schema)
 

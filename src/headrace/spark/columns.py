@@ -96,6 +96,8 @@ def apply_steps(frame: Any, steps: Sequence[Narrow]) -> Any:
             frame = frame.select([column(t).alias(n) for n, t in step.columns])
         elif isinstance(step, Filter):
             frame = frame.filter(column(step.condition))
+            if len(step.schema) < len(frame.columns):
+                frame = frame.select([quoted(name) for name in step.schema.names])
         else:
             assert isinstance(step, Explode)
             kept = [quoted(name) for name in step.keep]

@@ -18,6 +18,7 @@ from headrace.plan.nodes import (
     Join,
     JoinWithin,
     Late,
+    LookUp,
     Node,
     Read,
     Scan,
@@ -25,7 +26,7 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.optimise import optimised
-from headrace.plan.stages import Stage, stages_of
+from headrace.plan.stages import Stage, shared_heads, stages_of
 from headrace.plan.time import ends, is_bounded, refuse_endless, zone_of
 
 
@@ -153,11 +154,27 @@ class Spark:
             finally:
                 lowering.clean()
 
-    def where(self, stage: Stage) -> list[str]:
+    def stages(self, node: Node) -> Stage:
+        """The stages of a plan: of a bounded one without what nobody asks for, and with joins
+        where records are read if one side is small."""
+        if not is_bounded(node):
+            return stages_of(node)
+        from headrace.spark.bounded import keeps_rows
+        from headrace.spark.lookups import Lookups, most_bytes
+
+        stage = _stages(node)
+        master = self._master or "local[*]"
+        if self._session is not None:
+            master = str(self._session.sparkContext.master)
+        shared = shared_heads(stage)
+        return Lookups(most_bytes(master), shared, keeps_rows, lambda s, *_: s).rewritten(stage)
+
+    def where(self, stage: Stage, readers: Sequence[Stage] = ()) -> list[str]:
         """Where each step of a stage runs."""
         from headrace.operators import is_operator
         from headrace.spark.bounded import keeps_rows
         from headrace.spark.columns import plain_prefix
+        from headrace.spark.parquet import reads_itself
 
         if not is_bounded(stage.head):
             return _where_streaming(stage)
@@ -165,6 +182,8 @@ class Spark:
         head = stage.head
         if isinstance(head, Late):
             places = ["nothing is late to a job that sees all records at once"]
+        elif isinstance(head, Read) and any(map(_takes_rows, readers)) and reads_itself(stage):
+            places, rows = ["read by Spark"], True
         elif isinstance(head, Read):
             places = ["read in the Python worker"]
         elif isinstance(head, External):
@@ -180,8 +199,16 @@ class Spark:
             places = ["Spark's exchange of bundles"]
         plain = plain_prefix(stage.steps) if rows else 0
         for i, step in enumerate(stage.steps):
-            places.append("Spark columns" if i < plain else LOCK if step.python else "kernel")
+            if isinstance(step, LookUp):
+                side = ("left", "right")[step.side]
+                places.append(f"looked up in the Python worker: the {side} side is small")
+            else:
+                places.append("Spark columns" if i < plain else LOCK if step.python else "kernel")
         return places
+
+
+def _takes_rows(stage: Stage) -> bool:
+    return isinstance(stage.head, (Join, JoinWithin, Sort))
 
 
 def _stages(node: Node) -> Stage:

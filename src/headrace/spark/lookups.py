@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -26,6 +26,16 @@ SENT = 8 << 20
 """The same where a worker may be on another machine."""
 _FEW = 10_000
 """So many records of an order are found by partials, and more by Spark's sort."""
+
+
+def most_bytes(master: str) -> int:
+    """The most bytes of a side that is sent to the workers of a Spark."""
+    return SMALL if is_local(master) else SENT
+
+
+def is_local(master: str) -> bool:
+    """Whether the workers of a Spark see this machine's files."""
+    return master.startswith("local")
 
 
 def table_side(join: Join, most: int) -> int | None:
@@ -66,9 +76,9 @@ class WorkerTable:
         source = pa.memory_map(self.data) if isinstance(self.data, str) else self.data
         with pa.ipc.open_file(source) as file:
             batches = [file.get_batch(i) for i in range(file.num_record_batches)]
-        if len(batches) == 1:
-            return batches[0]
-        return pa.concat_batches(batches) if batches else self.schema.empty_table().to_batches()[0]
+        if not batches:
+            return pa.RecordBatch.from_pylist([], self.schema)
+        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def packed(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Buffer:
@@ -88,7 +98,7 @@ class Lookups:
     shared: set[int]
     """Heads that several stages read: those are computed once, and stay."""
     made_by_spark: Callable[[Stage], bool]
-    collect: Callable[[Stage, str, str], WorkerTable]
+    collect: Callable[[Stage, str, str], Any]
     """Computes a stage now, for the table of a job with a key."""
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
     known: dict[int, Stage] = field(default_factory=dict)

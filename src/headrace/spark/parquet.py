@@ -18,7 +18,7 @@ from headrace.kernels.expressions import compile_expression
 from headrace.plan.nodes import Explode, Filter, Narrow, Project, Read
 from headrace.plan.prune import prune
 from headrace.plan.stages import Stage
-from headrace.spark.columns import is_plain, spark_schema
+from headrace.spark.columns import apply_steps, is_plain, spark_schema
 
 _PATH = re.compile(r"/[\w./+@-]+", re.ASCII)
 _NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
@@ -39,18 +39,19 @@ def reads_itself(stage: Stage) -> bool:
     )
 
 
-def read(session: Any, stage: Stage) -> Any:
-    """The records of a stage's source, the columns that are needed of them."""
+def rows(session: Any, stage: Stage) -> Any:
+    """The records of a stage, with no Python on their way."""
     head = stage.head
     assert isinstance(head, Read)
     assert isinstance(head.source, ParquetSource)
-    columns = prune(stage.steps, head.schema.names, None)[1]
+    steps, columns = prune(stage.steps, head.schema.names, None)
     wanted = pa.schema([head.schema.field(name) for name in columns])
     reader = session.read.schema(spark_schema(wanted))
     for name in ("ignoreCorruptFiles", "ignoreMissingFiles", "mergeSchema"):
         reader = reader.option(name, "false")
     reader = reader.option("datetimeRebaseMode", "CORRECTED")
-    return reader.parquet(*(f"file://{path}" for path in _paths(head.source)))
+    frame = reader.parquet(*(f"file://{path}" for path in _paths(head.source)))
+    return apply_steps(frame, steps)
 
 
 def _paths(source: ParquetSource) -> list[str]:
