@@ -54,8 +54,8 @@ _FEW_EPOCHS = 4
 """The same while there is enough else to do."""
 
 
-def _behind(ingress: Ingress) -> tuple[int, int]:
-    return ingress.promised, ingress.records
+def _behind(ingress: Ingress) -> tuple[int, int, int]:
+    return ingress.turn, ingress.promised, ingress.records
 
 
 class Run:
@@ -345,8 +345,8 @@ class Run:
         return all(len(lane) < _FEW_EPOCHS for lane in self.lanes)
 
     def _reading(self) -> ReadWork | None:
-        """The next step of a bounded source: of the one furthest behind, so that a join holds
-        little."""
+        """The next step of a bounded source: of a join's table before what is looked up in it,
+        else of the one furthest behind, so that a join holds little."""
         cutting = self.cutting
         for ingress in sorted(self.ingresses, key=_behind):
             reader = ingress.next_reader(self.workers)
