@@ -44,7 +44,10 @@ class Engine(Protocol):
     def start(self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None) -> Job:
         """Start a job in the background, and return at once."""
 
-    def where(self, stage: Stage) -> list[str]:
+    def stages(self, node: Node) -> Stage:
+        """The stages of a plan as it runs them."""
+
+    def where(self, stage: Stage, readers: Sequence[Stage] = ()) -> list[str]:
         """Where the head of a stage and each of its steps run, in a few words."""
 
 

@@ -48,7 +48,6 @@ from headrace.kernels.window import window_schema
 from headrace.keyed import KeyedStream, WindowedStream
 from headrace.plan import explain as plan_explain
 from headrace.plan.iteration import Again
-from headrace.plan.lookup import LookUp
 from headrace.plan.nodes import (
     Buffered,
     Custom,
@@ -77,6 +76,7 @@ from headrace.plan.nodes import (
     Zip,
 )
 from headrace.plan.prune import columns_of
+from headrace.plan.table_join import TableJoin
 from headrace.plan.time import (
     END,
     START,
@@ -150,7 +150,7 @@ class Stream(Written, Scanning, Routing, Iterating, Hinted):
         if mode != "text":
             raise PlanError(f"explain({mode!r}): use 'text' or 'graph'")
         engine = resolve(on)
-        return plan_explain.explain(self.node, engine.name, engine.where)
+        return plan_explain.explain(self.node, engine)
 
     # Columns
 
@@ -665,7 +665,7 @@ class Stream(Written, Scanning, Routing, Iterating, Hinted):
                 on_change = check_refresh(other.node, refresh)
                 every = None if refresh is None or on_change else duration(refresh, "refresh", 1)
                 return Stream(
-                    LookUp(
+                    TableJoin(
                         pa.schema(fields), max(at.step, other.node.step + 1), self.node,
                         other.node, tuple(left), tuple(right), JOINS[how], tuple(renamed),
                         every, on_change,

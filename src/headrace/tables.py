@@ -17,8 +17,8 @@ from headrace.io.memory import TableSplit
 from headrace.iteration import Kept, settled
 from headrace.jobs import Output
 from headrace.plan.iteration import rewired, rewired_all
-from headrace.plan.lookup import LookUp
 from headrace.plan.nodes import Node, Read
+from headrace.plan.table_join import TableJoin
 from headrace.plan.time import nodes_of
 
 log = logging.getLogger("headrace")
@@ -31,7 +31,7 @@ _LOOK = 1.0
 class Table:
     """One table of a job."""
 
-    step: LookUp
+    step: TableJoin
     place: Any
     """Where those who look it up find it."""
     due: float = float("inf")
@@ -40,8 +40,8 @@ class Table:
 
     def load(self, engine: Any) -> None:
         """Read it, and put it in place of the version before."""
-        self.files = _files(self.step.table)
-        with settled(engine, _reopened(self.step.table)) as (plan,):
+        self.files = _files(self.step.other)
+        with settled(engine, _reopened(self.step.other)) as (plan,):
             kept = engine.hold(plan)
         self.place.publish(_source(engine, kept))
         before, self.kept = self.kept, kept
@@ -57,7 +57,7 @@ class Table:
     @property
     def is_old(self) -> bool:
         """Whether it is to be read now."""
-        return self.step.refresh is not None or _files(self.step.table) != self.files
+        return self.step.refresh is not None or _files(self.step.other) != self.files
 
 
 class Tables:
@@ -120,14 +120,14 @@ def with_tables(
         id(each): each
         for output in outputs
         for each in nodes_of(output.node)
-        if isinstance(each, LookUp) and each.loaded is None
+        if isinstance(each, TableJoin) and each.loaded is None
     }
     if not steps:
         return list(outputs), Tables()
     places: dict[tuple[int, int | None, bool], Table] = {}
     changes: dict[int, dict[str, Any]] = {}
     for step in steps.values():
-        key = id(step.table), step.refresh, step.on_change
+        key = id(step.other), step.refresh, step.on_change
         if key not in places:
             places[key] = Table(step, place(len(places)))
         changes[id(step)] = {"loaded": places[key].place}

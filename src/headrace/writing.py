@@ -169,7 +169,7 @@ class Outlet:
         if engine.name == "box":
             guarantee = "each record once; a job that is killed begins anew, and writes again"
         told = f"{name_of(self.sink)}: {guarantee}"
-        return explain(self.stream.node, engine.name, engine.where, told)
+        return explain(self.stream.node, engine, told)
 
     def start(self, on: Any = None, *, checkpoint: Any = None, trigger: Any = None) -> Job:
         """Run in the background; see ``Stream.start``."""

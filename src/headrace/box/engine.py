@@ -26,12 +26,14 @@ from headrace.io.tables import InProcess
 from headrace.iteration import iterates, settled
 from headrace.jobs import AVAILABLE_NOW, Job, Output
 from headrace.kernels.scans import scan_place
+from headrace.operators.join import table_side
 from headrace.plan.explain import ITERATED, LOCK
 from headrace.plan.iteration import Cycle, Iterate
 from headrace.plan.nodes import (
     Buffered,
     EventTime,
     External,
+    Join,
     Late,
     MaxParallelism,
     Node,
@@ -40,7 +42,8 @@ from headrace.plan.nodes import (
     Shuffle,
     Union,
 )
-from headrace.plan.stages import Stage
+from headrace.plan.optimise import optimised
+from headrace.plan.stages import Stage, stages_of
 from headrace.plan.time import ends, refuse_endless
 from headrace.sizes import byte_size
 from headrace.tables import with_tables
@@ -213,7 +216,11 @@ class Box:
             raise
         return BoxJob(run, outputs)
 
-    def where(self, stage: Stage) -> list[str]:
+    def stages(self, node: Node) -> Stage:
+        """The stages of a plan, without what nobody asks for."""
+        return stages_of(optimised([node])[0])
+
+    def where(self, stage: Stage, readers: Sequence[Stage] = ()) -> list[str]:
         """Where each step of a stage runs."""
         head = stage.head
         if isinstance(head, (Read, External)):
@@ -228,6 +235,9 @@ class Box:
             place = "nothing to do: evaluators share all bundles"
         elif isinstance(head, MaxParallelism):
             place = f"at most {head.count} bundles at once"
+        elif isinstance(head, Join):
+            side = ("left", "right")[table_side(head)]
+            place = f"looked up by evaluators in a table of the {side} side, once that has ended"
         elif head.needs_end:
             place = "partials by evaluators; state by shard of the keys, when the input ends"
         else:

@@ -23,6 +23,7 @@ from headrace.errors import PlanError
 from headrace.kernels.chain import compile_chain
 from headrace.kernels.scans import not_compiled
 from headrace.operators import is_operator, operator_of
+from headrace.operators.join import table_side
 from headrace.operators.operator import Input
 from headrace.operators.stores import Note, TrackedStore
 from headrace.plan.nodes import (
@@ -31,6 +32,7 @@ from headrace.plan.nodes import (
     EventTime,
     External,
     GroupBy,
+    Join,
     Late,
     MaxParallelism,
     Narrow,
@@ -293,6 +295,27 @@ class Graph:
                 if isinstance(node, Custom):
                     vertex.ordered, vertex.max_running = True, 1
 
+    def _turns(self) -> dict[int, int]:
+        """When to read each source: the side of a join that is its table before the other."""
+        turns: dict[int, int] = {}
+
+        def visit(node: Node, turn: int) -> int:
+            if id(node) not in turns:
+                turns[id(node)] = found(node, turn)
+            return turns[id(node)]
+
+        def found(node: Node, turn: int) -> int:
+            if isinstance(node, EventTime) or not node.inputs:
+                return turn if isinstance(node, Read) else 0
+            if isinstance(node, Join):
+                side = table_side(node)
+                return visit(node.inputs[1 - side], visit(node.inputs[side], turn) + 1)
+            return max(visit(source, turn) for source in node.inputs)
+
+        for end in self.ends:
+            visit(end, 0)
+        return turns
+
     def ingresses(self, cascade: Cascade, pace: Pace, clock: Clock, flush: float) -> list[Ingress]:
         """What reads the sources, in their order."""
         made: list[Ingress] = []
@@ -303,6 +326,7 @@ class Graph:
             assert vertex.buffering is not None
             vertex.buffering.in_turn = in_turn
         feeds = [self.feeds[id(n)] for n in sources_of(self.ends) if id(n) in self.feeds]
+        turns = self._turns()
         for feed in feeds:
             columns = feed.columns
             node = feed.node
@@ -314,7 +338,7 @@ class Graph:
                     columns = None
             wanted = None if columns is None else sorted(columns)
             ingress = Ingress(node, wanted, cascade, pace, clock, flush, self.zone)
-            ingress.number = len(made)
+            ingress.number, ingress.turn = len(made), turns.get(id(node), 0)
             ingress.in_turn = in_turn
             ingress.outputs, ingress.late_outputs = feed.outputs, feed.late
             ingress.grains, ingress.every_watermark = self.grains, self.every_watermark

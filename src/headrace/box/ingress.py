@@ -84,7 +84,8 @@ class Ingress:
         self.failed = f"reading {self.name} failed"
         self.containers: list[Container] = []
         self.readers: list[Reader] = []
-        self.epoch = self.number = 0
+        self.epoch = self.number = self.turn = 0
+        """The last: of input that ends, what is to be read before what."""
         self.frontier = SourceFrontier()
         self.activity = Activity(None if self.event is None else self.event.idle)
         self.buffer: Buffer | None = None

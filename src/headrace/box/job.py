@@ -41,6 +41,7 @@ from headrace.buffers import Buffer
 from headrace.errors import EngineError, HeadraceError
 from headrace.io.offsets import replayable
 from headrace.jobs import Output, Progress, Shown, SourceProgress, StageProgress
+from headrace.plan.optimise import optimised
 from headrace.plan.time import zone_of
 from headrace.signals import GRACE, Halt, asked_to_stop
 from headrace.tables import Tables
@@ -55,8 +56,8 @@ _FEW_EPOCHS = 4
 """The same while there is enough else to do."""
 
 
-def _behind(ingress: Ingress) -> tuple[int, int]:
-    return ingress.promised, ingress.records
+def _behind(ingress: Ingress) -> tuple[int, int, int]:
+    return ingress.turn, ingress.promised, ingress.records
 
 
 class Run:
@@ -83,20 +84,22 @@ class Run:
         self.clock: Clock = clock or RealClock()
         self.workers, self.cores, self.memory = workers, cores, memory
         self.scheduler = scheduler_of(scheduler)
-        graph = Graph(workers, zone_of(*(output.node for output in outputs)), ordering)
+        nodes = [output.node for output in outputs]
+        graph = Graph(workers, zone_of(*nodes), ordering)
         if ordering is not None:
             for output in outputs:
                 refuse_unordered(output.node)
         self.sinks = []
-        graph.count([output.node for output in outputs])
+        nodes = optimised(nodes) if kept is None else nodes
+        graph.count(nodes)
         if kept is not None:
             graph.saved = kept.states
-        for i, output in enumerate(outputs):
+        for i, (output, node) in enumerate(zip(outputs, nodes, strict=True)):
             bounded = output.bounded
             every = None if bounded else interval
             sink, alone = output.sink or sink_of(output.to, output.node.schema, every)
             name = f"output {i + 1}" if len(outputs) > 1 else "output"
-            self.sinks.append(graph.add_output(output.node, sink, name, alone=alone))
+            self.sinks.append(graph.add_output(node, sink, name, alone=alone))
         self.cascade = graph.cascade(debug)
         self.cascade.now = self.clock.now
         self.pace = Pace(bundle, workers, self.cascade)
@@ -372,8 +375,8 @@ class Run:
         return all(len(lane) < _FEW_EPOCHS for lane in self.lanes)
 
     def _reading(self) -> ReadWork | None:
-        """The next step of a bounded source: of the one furthest behind, so that a join holds
-        little."""
+        """The next step of a bounded source: of a join's table before what is looked up in it,
+        else of the one furthest behind, so that a join holds little."""
         cutting = self.cutting
         for ingress in sorted(self.ingresses, key=_behind):
             reader = ingress.next_reader(self.workers)

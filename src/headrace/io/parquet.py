@@ -24,17 +24,21 @@ class ParquetSource(Source):
     schema: pa.Schema
     groups: tuple[tuple[int, int, int], ...]
     """Every row group: its file, its number, its bytes."""
+    common: frozenset[str] = frozenset()
+    """The columns that are stored in a way which every reader of Parquet takes alike."""
 
     @staticmethod
     def open(path: Any) -> ParquetSource:
         files = tuple(find_files(path, "read_parquet"))
         groups: list[tuple[int, int, int]] = []
         schema: pa.Schema | None = None
+        common: frozenset[str] | None = None
         for index, file in enumerate(files):
             try:
                 with _open(file) as parquet:
                     mine = normal_schema(parquet.schema_arrow)
                     meta = parquet.metadata
+                    same = _common_columns(parquet)
             except (pa.ArrowException, OSError) as error:
                 raise PlanError(f"read_parquet: {file.path!r} is not Parquet: {error}") from None
             if schema is None:
@@ -44,11 +48,13 @@ class ParquetSource(Source):
                     f"read_parquet: {file.path!r} has other columns than {files[0].path!r} "
                     f"({', '.join(mine.names)}); read them apart"
                 )
+            common = same if common is None else common & same
             groups.extend(
                 (index, g, meta.row_group(g).total_byte_size) for g in range(meta.num_row_groups)
             )
         assert schema is not None
-        return ParquetSource(files, schema, tuple(groups))
+        assert common is not None
+        return ParquetSource(files, schema, tuple(groups), common)
 
     @property
     def nbytes(self) -> int:
@@ -76,6 +82,41 @@ class ParquetSource(Source):
 def _open(file: File) -> Any:
     system, path = filesystem(file.path)
     return pq.ParquetFile(path, filesystem=system, pre_buffer=False)
+
+
+_CODECS = {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"}
+_ENCODINGS = {"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
+
+
+def _common_columns(parquet: Any) -> frozenset[str]:
+    """The columns of plain types, in the oldest encodings and with the usual codecs."""
+    schema, meta = parquet.schema_arrow, parquet.metadata
+    if len({name.lower() for name in schema.names}) < len(schema.names):
+        return frozenset()
+    notes = meta.metadata or {}
+    times = b"org.apache.spark.legacyDateTime" not in notes
+    times = times and not notes.get(b"org.apache.spark.version", b"9").startswith((b"1.", b"2."))
+    common = {f.name for f in schema if _is_common(f.type, times)}
+    for group in range(min(1, meta.num_row_groups)):
+        chunks = (meta.row_group(group).column(i) for i in range(meta.num_columns))
+        for chunk in chunks:
+            usual = chunk.compression in _CODECS and set(chunk.encodings) <= _ENCODINGS
+            if not usual:
+                common.discard(chunk.path_in_schema)
+    return frozenset(common)
+
+
+def _is_common(kind: pa.DataType, times: bool) -> bool:
+    t = pa.types
+    if t.is_dictionary(kind):
+        kind = kind.value_type
+    if t.is_date32(kind) or (t.is_timestamp(kind) and kind.unit == "us"):
+        return times
+    return bool(
+        t.is_boolean(kind) or t.is_signed_integer(kind) or t.is_float32(kind) or t.is_float64(kind)
+        or t.is_string(kind) or t.is_large_string(kind) or t.is_binary(kind)
+        or t.is_large_binary(kind) or t.is_decimal128(kind)
+    )  # fmt: skip
 
 
 def _has_words_inside(kind: pa.DataType, inside: bool = False) -> bool:

@@ -16,17 +16,18 @@ from headrace.errors import ExpressionError, HeadraceError, PlanError, StepError
 from headrace.kernels import rows
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import Kernel, as_column, numbers
+from headrace.kernels.join import Lookup
 from headrace.kernels.lateness import PROCESSING_TIME, stamped
-from headrace.kernels.look_up import look_up
 from headrace.kernels.memo import memo_rows
 from headrace.kernels.native import panes
 from headrace.kernels.routing import route_rows
+from headrace.kernels.table_join import Finder
 from headrace.kernels.tokenise import Text, Tokeniser
-from headrace.plan.lookup import LookUp
 from headrace.plan.nodes import (
     EventTime,
     Explode,
     Filter,
+    LookUp,
     MapBatches,
     MapMemo,
     MapRows,
@@ -35,6 +36,7 @@ from headrace.plan.nodes import (
     Route,
 )
 from headrace.plan.prune import prune
+from headrace.plan.table_join import TableJoin
 from headrace.types import arrow_table, normal_batch, type_name
 from headrace.windows import LATEST
 
@@ -122,7 +124,10 @@ def compile_step(step: Narrow, schema: pa.Schema, zone: str = "UTC") -> tuple[Ru
     if isinstance(step, EventTime):
         return _event_time(step, schema)
     if isinstance(step, LookUp):
-        return look_up(step, TooLarge)
+        table, join, side = step.table, step.join, step.side
+        return _look_up(lambda: table.lookup(join, side), step.schema), step.schema
+    if isinstance(step, TableJoin):
+        return _look_up(Finder(step).lookup, step.schema), step.schema
     assert isinstance(step, MapBatches)
     return _map_batches(step), step.schema
 
@@ -332,6 +337,20 @@ def _map_rows(step: MapRows, schema: pa.Schema) -> tuple[Run, pa.Schema]:
     if step.method == "filter":
         return rows.filter_rows(step.function, label), schema
     return rows.inspect_rows(step.function, label), schema
+
+
+def _look_up(lookup: Callable[[], Lookup], schema: pa.Schema) -> Run:
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        joined = list(lookup().join(batch))
+        if len(joined) == 1:
+            return joined[0]
+        if not joined:
+            return pa.RecordBatch.from_pylist([], schema)
+        if batch.num_rows > 1 and sum(part.nbytes for part in joined) > _MOST_BYTES:
+            raise TooLarge
+        return pa.concat_batches(joined)
+
+    return run
 
 
 def _map_batches(step: MapBatches) -> Run:

@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.hash_join import HashTable
 from headrace.kernels.native import hash_join as native
-from headrace.plan.lookup import LookUp
 from headrace.plan.nodes import Join
 
 LEFT, RIGHT = 0, 1
@@ -29,7 +28,7 @@ class Lookup:
     those without a match in an outer join, comes at the end.
     """
 
-    def __init__(self, node: Join | LookUp, side: int, batch: pa.RecordBatch) -> None:
+    def __init__(self, node: Join, side: int, batch: pa.RecordBatch) -> None:
         self.node, self.side = node, side
         keys = (node.left_on, node.right_on)
         self.keys, self.other_keys = keys[side], keys[1 - side]
@@ -47,7 +46,7 @@ class Lookup:
     def _shown(self) -> list[str]:
         node = self.node
         if self.side == LEFT:
-            return [n for n in left_names(node) if node.how != "right" or n not in node.left_on]
+            return [n for n in node.left_names if node.how != "right" or n not in node.left_on]
         keys = node.right_on if node.how in ("right", "outer") else ()
         return [*(old for old, _ in node.renamed), *keys]
 
@@ -112,7 +111,7 @@ class Lookup:
             pairs = zip(node.left_on, node.right_on, strict=True)
             keys = {ours: right.column(theirs) for ours, theirs in pairs}
         columns = []
-        for name in left_names(node):
+        for name in node.left_names:
             if name in keys and (left is None or node.how == "right"):
                 columns.append(keys[name])
             elif left is None:
@@ -125,19 +124,6 @@ class Lookup:
             kind = node.schema.field(new).type
             columns.append(pa.nulls(rows, kind) if right is None else right.column(old))
         return pa.RecordBatch.from_arrays(columns, schema=node.schema)
-
-
-def left_names(node: Join | LookUp) -> list[str]:
-    """The left side's columns that come out."""
-    renamed = {new for _, new in node.renamed}
-    return [name for name in node.schema.names if name not in renamed]
-
-
-def columns_of_side(node: Join | LookUp, side: int) -> set[str]:
-    """The columns that a join needs of a side."""
-    if side == LEFT:
-        return {*node.left_on, *left_names(node)}
-    return {*node.right_on, *(old for old, _ in node.renamed)}
 
 
 def equi_join(

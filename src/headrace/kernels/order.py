@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import PlanError
-from headrace.kernels.expressions.kernel import numbers, validity
-from headrace.kernels.group import Grouper
+from headrace.kernels.expressions.kernel import as_column, numbers, validity
+from headrace.kernels.group import Grouper, is_fixed, key_words
 from headrace.types import type_name
 
 
@@ -53,6 +53,24 @@ def sort_rows(keys: Sequence[pa.Array], descending: Sequence[bool]) -> np.ndarra
         return np.zeros(0, np.int64)
     table = pa.Table.from_arrays(columns, names=names[: len(columns)])
     return np.asarray(pc.sort_indices(table, sort_keys=order)).astype(np.int64)
+
+
+def first_rows(
+    keys: Sequence[pa.Array], descending: Sequence[bool], count: int
+) -> np.ndarray[Any, Any]:
+    """The first rows that ``sort_rows`` gives; most are told by the first key not to be of them."""
+    key = keys[0]
+    if not 0 < 2 * count < len(key) or key.null_count or not is_fixed(key.type):
+        return sort_rows(keys, descending)[:count]
+    values = key_words(key)
+    if descending[0]:
+        edge = np.partition(values, values.size - count)[values.size - count]
+        rows = np.flatnonzero(values >= edge)
+    else:
+        edge = np.partition(values, count - 1)[count - 1]
+        rows = np.flatnonzero(values <= edge)
+    some = as_column(rows)
+    return rows[sort_rows([k.take(some) for k in keys], descending)[:count]]
 
 
 class Top:
@@ -97,7 +115,7 @@ class Top:
             sizes = np.diff(np.r_[starts, owners.size])
             rows = rows[np.arange(owners.size) - np.repeat(starts, sizes) < self.k]
         else:
-            rows = sort_rows(ranks, flags)[: self.k]
+            rows = first_rows(ranks, flags, self.k)
         kept = batch.take(pa.array(rows))
         self.pending, self.held = [kept], kept.num_rows
         return kept

@@ -14,7 +14,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from headrace.kernels.chain import compile_chain
-from headrace.kernels.join import LEFT, RIGHT, Lookup, columns_of_side, equi_join
+from headrace.kernels.join import LEFT, RIGHT, Lookup, equi_join
 from headrace.operators.operator import (
     Emit,
     Hosting,
@@ -56,7 +56,7 @@ class EqualKeys(Operator):
     def __init__(self, node: Join, inputs: Sequence[Input], zone: str) -> None:
         self.node = node
         self.chains = tuple(
-            compile_chain(i.steps, i.schema, columns_of_side(node, side), zone)
+            compile_chain(i.steps, i.schema, node.reads(side), zone)
             for side, i in enumerate(inputs)
         )
         self.keys = (node.left_on, node.right_on)

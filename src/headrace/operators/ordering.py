@@ -11,7 +11,8 @@ import pyarrow as pa
 from headrace.errors import EngineError
 from headrace.kernels.chain import compile_chain
 from headrace.kernels.expressions import compile_expression, evaluate
-from headrace.kernels.order import order_key, sort_rows
+from headrace.kernels.expressions.kernel import as_column
+from headrace.kernels.order import first_rows, order_key, sort_rows
 from headrace.operators.operator import Hosting, Input, Operator, Part, PassedOn, Result, State
 from headrace.operators.stores import Note, Order, Retained, Store
 from headrace.plan.nodes import Limit, Sort
@@ -58,13 +59,26 @@ class SortAll(_OfAll):
     """All records in an order."""
 
     of: ClassVar[type | None] = Sort
+    node: Sort
 
     def __init__(self, node: Sort, inputs: Sequence[Input], zone: str) -> None:
         super().__init__(node, inputs, zone)
         self.order = [(compile_expression(t, self.schema, zone), down) for t, down in node.order]
 
     def partial(self, lane: int, hosting: Hosting) -> PassedOn:
-        return PassedOn(lambda batch, order: [(0, Part(0, batch, order))])
+        return PassedOn(lambda batch, order: [(0, Part(0, self.sorted(batch), order))])
+
+    def sorted(self, batch: pa.RecordBatch, *, wholly: bool = False) -> pa.RecordBatch:
+        """The records in order, or those of them that may be wanted; as they are if all may be."""
+        first = self.node.first
+        if not wholly and (first is None or 2 * first >= batch.num_rows):
+            return batch
+        keys = [order_key(evaluate(kernel, batch)) for kernel, _ in self.order]
+        downs = [down for _, down in self.order]
+        rows = sort_rows(keys, downs) if first is None else first_rows(keys, downs, first)
+        if not wholly:
+            rows.sort()  # which of two equal ones is first is decided by their order
+        return batch.take(as_column(rows))
 
     def state(self, store: Store, note: Note) -> SortState:
         return SortState(self, store, note)
@@ -84,9 +98,7 @@ class SortState(State):
             return
         operator = self.operator
         batch = together(self.retained.pop(0), operator.schema, operator.node.label)
-        keys = [order_key(evaluate(kernel, batch)) for kernel, _ in operator.order]
-        rows = sort_rows(keys, [down for _, down in operator.order])
-        yield from in_pieces(batch.take(pa.array(rows)))
+        yield from in_pieces(operator.sorted(batch, wholly=True))
 
 
 class FirstRecords(_OfAll):

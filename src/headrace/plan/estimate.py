@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.plan.nodes import Filter, GroupBy, Join, Limit, Node, Read
+from headrace.plan.nodes import Filter, GroupBy, Join, Limit, Node, Project, Read
 
 _KEPT = 4
 """A filter is taken to keep one in so many records, and so is a group_by."""
@@ -29,6 +29,9 @@ def estimated_bytes(node: Node) -> int | None:
             return sizes[0] if each.how in ("semi", "anti") else max(sizes)
         if isinstance(each, Limit):
             return min(sizes[0], each.count * _RECORD)
+        if isinstance(each, Project):
+            wide = len(each.input.schema)
+            return sizes[0] * min(wide, len(each.schema)) // max(1, wide)
         return sum(sizes) // (_KEPT if isinstance(each, (Filter, GroupBy)) else 1)
 
     return of(node)

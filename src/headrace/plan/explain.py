@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from html import escape
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -43,17 +44,29 @@ def logical(node: Node) -> str:
     return "\n".join(lines)
 
 
-def explain(node: Node, engine: str, where: Callable[[Stage], list[str]], sink: str = "") -> Text:
+class Engine(Protocol):
+    """What an engine tells of a plan."""
+
+    name: str
+
+    def stages(self, node: Node) -> Stage:
+        """The stages as it runs them."""
+
+    def where(self, stage: Stage, readers: Sequence[Stage] = ()) -> list[str]:
+        """Where the head of a stage and each of its steps run, in a few words."""
+
+
+def explain(node: Node, on: Engine, sink: str = "") -> Text:
     """The logical plan, then the stages and where each step runs; and what a sink promises."""
-    last = stages_of(node)
-    stages = list(in_order(last))
+    stages = list(in_order(on.stages(node)))
     numbers = {id(s): i for i, s in enumerate(stages)}
     lines = ["Logical plan", *("  " + line for line in logical(node).splitlines()), ""]
-    lines.append(f"Stages on {engine}")
+    lines.append(f"Stages on {on.name}")
     for stage in stages:
-        feeds = ", ".join(str(numbers[id(i)]) for i in stage.inputs)
+        feeds = ", ".join(str(numbers[id(i)]) for i in stage.all_inputs)
         lines.append(f"  stage {numbers[id(stage)]}" + (f", after stage {feeds}" if feeds else ""))
-        places = where(stage)
+        readers = [s for s in stages if any(i is stage for i in s.all_inputs)]
+        places = on.where(stage, readers)
         steps = [stage.head, *stage.steps]
         width = max(len(_step(s)) for s in steps)
         for step, place in zip(steps, places, strict=True):

@@ -483,6 +483,8 @@ class Sort(Wide):
     """All records in an order."""
 
     order: tuple[tuple[exp.Expr, bool], ...]
+    first: int | None = None
+    """How many of them are wanted; None for all."""
 
     @property
     def detail(self) -> str:
@@ -587,6 +589,18 @@ class Join(Node):
         return (self.left, self.right)
 
     @property
+    def left_names(self) -> list[str]:
+        """The left side's columns that come out."""
+        renamed = {new for _, new in self.renamed}
+        return [name for name in self.schema.names if name not in renamed]
+
+    def reads(self, side: int) -> set[str]:
+        """The columns that it needs of a side: 0 is the left one."""
+        if side == 0:
+            return {*self.left_on, *self.left_names}
+        return {*self.right_on, *(old for old, _ in self.renamed)}
+
+    @property
     def detail(self) -> str:
         pairs = [
             a if a == b else f"{a} = {b}" for a, b in zip(self.left_on, self.right_on, strict=True)
@@ -600,6 +614,28 @@ class Join(Node):
     @property
     def without_end(self) -> str:
         return "use join_within, which pairs records that are near in time"
+
+
+@dataclass(frozen=True, eq=False)
+class LookUp(Narrow):
+    """A join whose one side is a table that every worker has, so that records stay where they are.
+
+    No person writes it: an engine makes it of a ``Join``.
+    """
+
+    join: Join
+    side: int
+    """The side that is the table: 0 is the left one."""
+    table: Any
+    """Gives the table in a worker: ``table.lookup(join, side)``."""
+
+    @property
+    def name(self) -> str:
+        return "join"
+
+    @property
+    def detail(self) -> str:
+        return self.join.detail
 
 
 @dataclass(frozen=True, eq=False)

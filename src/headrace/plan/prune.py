@@ -8,18 +8,19 @@ from dataclasses import replace
 import pyarrow as pa
 from sqlglot import exp
 
-from headrace.plan.lookup import LookUp
 from headrace.plan.nodes import (
     Buffered,
     EventTime,
     Explode,
     Filter,
+    LookUp,
     MapBatches,
     MapRows,
     Narrow,
     Project,
     Route,
 )
+from headrace.plan.table_join import TableJoin
 
 
 def columns_of(trees: Iterable[exp.Expr]) -> set[str]:
@@ -65,12 +66,13 @@ def prune(
             keep = step.keep if wanted is None else tuple(k for k in step.keep if k in wanted)
             kept.append(replace(step, keep=keep))
             wanted = set(keep) | columns_of([step.elements])
-        elif isinstance(step, LookUp):
-            if wanted is not None:
-                step = _fewer(step, wanted)
-                renamed = {new for _, new in step.renamed}
-                wanted = {n for n in step.schema.names if n not in renamed} | set(step.left_on)
+        elif isinstance(step, TableJoin):
+            step = step if wanted is None else _fewer(step, wanted)
             kept.append(step)
+            wanted = step.join.reads(0)
+        elif isinstance(step, LookUp):
+            kept.append(step)
+            wanted = step.join.reads(1 - step.side)
         else:
             assert isinstance(step, (MapRows, MapBatches))
             kept.append(step)
@@ -79,7 +81,7 @@ def prune(
     return kept[::-1], read or list(names[:1])
 
 
-def _fewer(step: LookUp, wanted: set[str]) -> LookUp:
+def _fewer(step: TableJoin, wanted: set[str]) -> TableJoin:
     """A join with a table that gives just some columns, one at least."""
     fields = [f for f in step.schema if f.name in wanted] or [step.schema.field(step.left_on[0])]
     renamed = tuple(pair for pair in step.renamed if pair[1] in wanted)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from headrace.plan.nodes import Narrow, Node
+from headrace.plan.nodes import LookUp, Narrow, Node
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,6 +18,12 @@ class Stage:
     head: Node
     steps: tuple[Narrow, ...]
     inputs: tuple[Stage, ...]
+
+    @property
+    def all_inputs(self) -> tuple[Stage, ...]:
+        """The stages it needs: its head's, then those of the tables that its steps look up in."""
+        tables = (s.table for s in self.steps if isinstance(s, LookUp))
+        return (*self.inputs, *(t for t in tables if isinstance(t, Stage)))
 
     @property
     def schema(self) -> pa.Schema:
@@ -49,7 +55,7 @@ def in_order(stage: Stage) -> Iterator[Stage]:
     def walk(each: Stage) -> Iterator[Stage]:
         if id(each) not in seen:
             seen.add(id(each))
-            for before in each.inputs:
+            for before in each.all_inputs:
                 yield from walk(before)
             yield each
 

@@ -23,6 +23,7 @@ from headrace.io.source import Split, at_most
 from headrace.kernels.expressions import compile_expression
 from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Input
+from headrace.plan.estimate import estimated_bytes
 from headrace.plan.iteration import Held
 from headrace.plan.nodes import (
     External,
@@ -41,6 +42,7 @@ from headrace.plan.nodes import (
 )
 from headrace.plan.prune import prune
 from headrace.plan.stages import Stage, in_order, shared_heads
+from headrace.spark import parquet
 from headrace.spark.columns import (
     apply_steps,
     as_schema,
@@ -52,6 +54,7 @@ from headrace.spark.columns import (
     sql_can,
     sql_group,
 )
+from headrace.spark.lookups import Lookups, WorkerTable, is_local, most_bytes, packed
 from headrace.spark.python.shipping import ROWS_SQL, bare, by_value
 from headrace.spark.session import ansi_semantics
 from headrace.spark.stage import Program, StageTask
@@ -70,12 +73,13 @@ from headrace.spark.stage_outputs import (
     StageOutput,
     WriteOutput,
 )
-from headrace.spark.wire import MESSAGES_SQL, WATERMARK
+from headrace.spark.wire import MESSAGES_SQL, WATERMARK, unpack
 
 _SHARD_BYTES = 32 << 20
 """Input a shard of keys stands for: more input makes more shards, not larger ones."""
 _SHARDS_OF_UNKNOWN = 64
 _INLINE_BYTES = 1 << 20
+_BROADCAST_BYTES = 8 << 20
 
 
 def keeps_rows(stage: Stage) -> bool:
@@ -110,7 +114,7 @@ class Lowering:
     @property
     def on_this_machine(self) -> bool:
         """Whether the workers see this machine's files."""
-        return str(self.session.sparkContext.master).startswith("local")
+        return is_local(str(self.session.sparkContext.master))
 
     @property
     def parallelism(self) -> int:
@@ -118,21 +122,31 @@ class Lowering:
 
     def collected(self, stage: Stage) -> Any:
         """The records as bundles in order."""
-        self.shared.update(shared_heads(stage))
-        with ansi_semantics(self.session, self.zone):
-            return self._finished(stage, (), BundlesOutput(), ROWS_SQL)
+        return self._computed(stage, BundlesOutput(), ROWS_SQL)
 
     def written(self, stage: Stage, sink: Any) -> Any:
         """The messages of a sink's writers."""
-        self.shared.update(shared_heads(stage))
-        with ansi_semantics(self.session, self.zone):
-            return self._finished(stage, (), WriteOutput(sink, stage.schema), MESSAGES_SQL)
+        return self._computed(stage, WriteOutput(sink, stage.schema), MESSAGES_SQL)
 
     def ran(self, stage: Stage) -> Any:
         """A message for each task that ran."""
+        return self._computed(stage, NoOutput(), MESSAGES_SQL)
+
+    def _computed(self, stage: Stage, output: StageOutput, schema: Any) -> Any:
         self.shared.update(shared_heads(stage))
+        most = most_bytes(str(self.session.sparkContext.master))
         with ansi_semantics(self.session, self.zone):
-            return self._finished(stage, (), NoOutput(), MESSAGES_SQL)
+            lookups = Lookups(most, self.shared, keeps_rows, self._table)
+            return self._finished(lookups.rewritten(stage), (), output, schema)
+
+    def _table(self, stage: Stage, job: str, key: str) -> WorkerTable:
+        """The records of a stage, computed now, as a table for the workers."""
+        rows = self._finished(stage, (), BundlesOutput(), ROWS_SQL).collect()
+        rows.sort(key=lambda row: row.place)
+        data = packed([unpack(row.bundle, stage.schema) for row in rows], stage.schema)
+        if self.on_this_machine:
+            return WorkerTable(job, key, stage.schema, self._spool(data))
+        return WorkerTable(job, key, stage.schema, data.to_pybytes())
 
     def rows(self, stage: Stage) -> Any:
         """The records as Spark rows."""
@@ -152,6 +166,8 @@ class Lowering:
     def _rows(self, stage: Stage) -> Any:
         if keeps_rows(stage) and is_plain(stage.steps):
             return apply_steps(self._frame(stage), stage.steps)
+        if parquet.reads_itself(stage):
+            return parquet.rows(self.session, stage)
         schema = spark_schema(stage.schema)
         return self._finished(stage, (), FrameOutput(stage.schema), schema)
 
@@ -305,8 +321,8 @@ class Lowering:
             return moved, SplitsInput(node.schema, None)
         return self.session.range(0, count, 1, count), head
 
-    def _spool(self, data: bytes) -> str:
-        """A file with a split that carries much data, for a worker of this machine to read."""
+    def _spool(self, data: bytes | pa.Buffer) -> str:
+        """A file with much data, for a worker of this machine to read."""
         handle, path = tempfile.mkstemp(prefix=own_name("split"))
         self.spooled.append(path)
         with open(handle, "wb") as file:
@@ -369,8 +385,18 @@ class Lowering:
         order = [c.desc() if down else c.asc() for c, down in zip(columns, downs, strict=True)]
         return before.orderBy(order).select([quoted(n) for n in stage.schema.names])
 
+    def _side(self, stage: Stage) -> Any:
+        """The rows of a side of a join. Spark takes what comes of Python for next to nothing, and
+        would send all of it to every task: so it is told what to do with it."""
+        rows = self._rows(stage)
+        if isinstance(stage.head, External) or parquet.reads_itself(stage):
+            return rows
+        size = estimated_bytes(stage.steps[-1] if stage.steps else stage.head)
+        small = size is not None and size <= _BROADCAST_BYTES
+        return F.broadcast(rows) if small else rows.hint("merge")
+
     def _join(self, node: Join, left: Stage, right: Stage) -> Any:
-        a, b = self._rows(left), self._rows(right)
+        a, b = self._side(left), self._side(right)
         names = {n: f"__headrace_right_{i}" for i, n in enumerate(right.schema.names)}
         b = b.select([quoted(n).alias(alias) for n, alias in names.items()])
         pairs = list(zip(node.left_on, node.right_on, strict=True))
@@ -378,10 +404,10 @@ class Lowering:
         how = {"outer": "full", "semi": "left_semi", "anti": "left_anti"}.get(node.how, node.how)
         joined = a.join(b, matched, how)
         if node.how in ("semi", "anti"):
-            return joined
+            return joined.select([quoted(name) for name in node.schema.names])
         keys = dict(pairs)
         out = []
-        for name in left.schema.names:
+        for name in node.left_names:
             key = quoted(names[keys[name]]) if name in keys else None
             if key is not None and node.how == "right":
                 out.append(key.alias(name))
@@ -393,7 +419,7 @@ class Lowering:
         return joined.select(out)
 
     def _join_within(self, node: JoinWithin, left: Stage, right: Stage) -> Any:
-        a, b = self._rows(left), self._rows(right)
+        a, b = self._side(left), self._side(right)
         names = {n: f"__headrace_right_{i}" for i, n in enumerate(right.schema.names)}
         b = b.select([quoted(n).alias(alias) for n, alias in names.items()])
         pairs = zip(node.left_on, node.right_on, strict=True)

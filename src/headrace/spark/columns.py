@@ -19,6 +19,7 @@ from headrace.plan.nodes import (
     Explode,
     Filter,
     GroupBy,
+    LookUp,
     Narrow,
     Project,
     Route,
@@ -74,7 +75,7 @@ def is_plain(steps: Sequence[Narrow]) -> bool:
 def plain_prefix(steps: Sequence[Narrow]) -> int:
     """How many of the first steps are expressions."""
     for i, step in enumerate(steps):
-        if step.python or isinstance(step, (EventTime, Route)) or _differs(step):
+        if step.python or isinstance(step, (EventTime, LookUp, Route)) or _differs(step):
             return i
     return len(steps)
 
@@ -97,6 +98,8 @@ def apply_steps(frame: Any, steps: Sequence[Narrow]) -> Any:
             frame = frame.select([column(t).alias(n) for n, t in step.columns])
         elif isinstance(step, Filter):
             frame = frame.filter(column(step.condition))
+            if len(step.schema) < len(frame.columns):
+                frame = frame.select([quoted(name) for name in step.schema.names])
         elif isinstance(step, Buffered):
             continue
         else:

@@ -23,13 +23,13 @@ from headrace.iteration import Kept, settled
 from headrace.jobs import Job, Output
 from headrace.plan.explain import ITERATED, LOCK
 from headrace.plan.iteration import Cycle, Held, Iterate
-from headrace.plan.lookup import LookUp
 from headrace.plan.nodes import (
     Buffered,
     External,
     Join,
     JoinWithin,
     Late,
+    LookUp,
     Narrow,
     Node,
     Read,
@@ -37,7 +37,9 @@ from headrace.plan.nodes import (
     Sort,
     Union,
 )
-from headrace.plan.stages import Stage, stages_of
+from headrace.plan.optimise import optimised
+from headrace.plan.stages import Stage, shared_heads, stages_of
+from headrace.plan.table_join import TableJoin
 from headrace.plan.time import ends, is_bounded, nodes_of, refuse_endless, zone_of
 from headrace.tables import Tables, with_tables
 
@@ -158,7 +160,7 @@ class Spark:
             kept = contextlib.ExitStack()  # for as long as this process may go on with it
             (ready,) = kept.enter_context(settled(self, node))
             atexit.register(kept.close)
-            return Lowering(self.session, zone_of(ready)).rows(stages_of(ready))
+            return Lowering(self.session, zone_of(ready)).rows(_stages(ready))
 
     def start(self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None) -> Job:
         """Start a streaming query in the background, and return at once."""
@@ -182,7 +184,7 @@ class Spark:
         self, outputs: Sequence[Output], checkpoint: Any
     ) -> tuple[list[Output], Tables]:
         """The outputs, with the tables of their joins where the workers see them."""
-        if not any(isinstance(each, LookUp) for o in outputs for each in nodes_of(o.node)):
+        if not any(isinstance(each, TableJoin) for o in outputs for each in nodes_of(o.node)):
             return list(outputs), Tables()
         if str(self.session.sparkContext.master).startswith("local"):
             folder = str(temporary_folder("tables"))
@@ -204,15 +206,31 @@ class Spark:
         with driver_errors(), settled(self, node) as (ready,):
             lowering = Lowering(self.session, zone_of(ready))
             try:
-                yield lowering, stages_of(ready)
+                yield lowering, _stages(ready)
             finally:
                 lowering.clean()
 
-    def where(self, stage: Stage) -> list[str]:
+    def stages(self, node: Node) -> Stage:
+        """The stages of a plan: of a bounded one without what nobody asks for, and with joins
+        where records are read if one side is small."""
+        if not is_bounded(node):
+            return stages_of(node)
+        from headrace.spark.bounded import keeps_rows
+        from headrace.spark.lookups import Lookups, most_bytes
+
+        stage = _stages(node)
+        master = self._master or "local[*]"
+        if self._session is not None:
+            master = str(self._session.sparkContext.master)
+        shared = shared_heads(stage)
+        return Lookups(most_bytes(master), shared, keeps_rows, lambda s, *_: s).rewritten(stage)
+
+    def where(self, stage: Stage, readers: Sequence[Stage] = ()) -> list[str]:
         """Where each step of a stage runs."""
         from headrace.operators import is_operator
         from headrace.spark.bounded import keeps_rows
         from headrace.spark.columns import plain_prefix
+        from headrace.spark.parquet import reads_itself
 
         if not is_bounded(stage.head):
             return _where_streaming(stage)
@@ -220,6 +238,8 @@ class Spark:
         head = stage.head
         if isinstance(head, Late):
             places = ["nothing is late to a job that sees all records at once"]
+        elif isinstance(head, Read) and any(map(_takes_rows, readers)) and reads_itself(stage):
+            places, rows = ["read by Spark"], True
         elif isinstance(head, Read):
             places = ["read in the Python worker"]
         elif isinstance(head, External):
@@ -237,7 +257,7 @@ class Spark:
             places = ["Spark's exchange of bundles"]
         plain = plain_prefix(stage.steps) if rows else 0
         for i, step in enumerate(stage.steps):
-            ours = i >= plain or isinstance(step, Buffered)
+            ours = i >= plain or isinstance(step, (Buffered, LookUp))
             places.append(_step_place(step) if ours else "Spark columns")
         return places
 
@@ -282,7 +302,20 @@ def _counted(rows: Iterator[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.R
 def _step_place(step: Narrow) -> str:
     if isinstance(step, Buffered):
         return "nothing to do: Spark takes records by the batch"
+    if isinstance(step, LookUp):
+        return f"looked up in the Python worker: the {('left', 'right')[step.side]} side is small"
+    if isinstance(step, TableJoin):
+        return "looked up in a table that each Python worker has"
     return LOCK if step.python else "kernel"
+
+
+def _takes_rows(stage: Stage) -> bool:
+    return isinstance(stage.head, (Join, JoinWithin, Sort))
+
+
+def _stages(node: Node) -> Stage:
+    """The stages of a bounded plan, without what nobody asks for."""
+    return stages_of(optimised([node])[0])
 
 
 def _scan_place(head: Node) -> str:

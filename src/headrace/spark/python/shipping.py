@@ -80,8 +80,10 @@ def _travels(thing: Any) -> bool:
 
 def bare(node: Any) -> Any:
     """A step without what comes before it, so that a worker is sent just the step."""
-    names = [name for name in ("input", "left", "right", "table") if hasattr(node, name)]
+    names = [name for name in ("input", "left", "right", "other") if hasattr(node, name)]
     columns: dict[str, Any] = {n: Columns(getattr(node, n).schema) for n in names}
+    if hasattr(node, "join"):
+        columns["join"] = bare(node.join)
     return replace(node, **columns)
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.errors import StepError
-from headrace.kernels.join import RIGHT, Lookup, columns_of_side
-from headrace.plan.lookup import LookUp
+from headrace.kernels.join import RIGHT, Lookup
+from headrace.plan.table_join import TableJoin
 
 
 class Finder:
     """A step's table as one to look up in, made anew when there is another version."""
 
-    def __init__(self, step: LookUp) -> None:
+    def __init__(self, step: TableJoin) -> None:
         self.step = step
         self.known: tuple[Any, Lookup] | None = None
         self.lock = threading.Lock()
@@ -32,7 +31,7 @@ class Finder:
             return self.known[1]
 
     def _made(self, table: pa.Table) -> Lookup:
-        wanted = columns_of_side(self.step, RIGHT)
+        wanted = self.step.join.reads(RIGHT)
         table = table.select([name for name in table.schema.names if name in wanted])
         batches = table.combine_chunks().to_batches()
         if len(batches) > 1:
@@ -40,22 +39,4 @@ class Finder:
                 f"{self.step.label}: the table has more than 2 GB of text in a column; select less"
             )
         batch = batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
-        return Lookup(self.step, RIGHT, batch)
-
-
-def look_up(
-    step: LookUp, too_large: type[Exception]
-) -> tuple[Callable[[pa.RecordBatch], pa.RecordBatch], pa.Schema]:
-    """The step as a function of a bundle."""
-    finder, after = Finder(step), step.schema
-    nothing = pa.RecordBatch.from_pylist([], after)
-
-    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
-        pieces = list(finder.lookup().join(batch))
-        if len(pieces) > 1:
-            if batch.num_rows > 1:
-                raise too_large
-            return pa.concat_batches(pieces)
-        return pieces[0] if pieces else nothing
-
-    return run, after
+        return Lookup(self.step.join, RIGHT, batch)

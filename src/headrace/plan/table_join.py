@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.plan.nodes import Narrow, Node
+from headrace.plan.nodes import Join, Narrow, Node
 from headrace.windows import show_duration
 
 
 @dataclass(frozen=True, eq=False)
-class LookUp(Narrow):
+class TableJoin(Narrow):
     """Records paired with those of a bounded table that have equal keys.
 
     A bundle becomes a bundle, so it is as any narrow step: nothing is exchanged, and nothing kept.
     """
 
-    table: Node
+    other: Node
+    """The table."""
     left_on: tuple[str, ...]
     right_on: tuple[str, ...]
     how: str
@@ -31,7 +32,15 @@ class LookUp(Narrow):
 
     @property
     def inner(self) -> tuple[Node, ...]:
-        return (self.table,)
+        return (self.other,)
+
+    @property
+    def join(self) -> Join:
+        """The same as a join of two inputs."""
+        return Join(
+            self.schema, self.step, self.input, self.other, self.left_on, self.right_on, self.how,
+            self.renamed,
+        )  # fmt: skip
 
     @property
     def name(self) -> str:
