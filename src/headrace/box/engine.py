@@ -19,13 +19,16 @@ from headrace.checkpoints.control import checkpoint_folder
 from headrace.errors import PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import AVAILABLE_NOW, Output
+from headrace.kernels.row_steps import row_place
 from headrace.kernels.scans import scan_place
 from headrace.plan.explain import LOCK
 from headrace.plan.nodes import (
     EventTime,
     External,
     Late,
+    MapRows,
     MaxParallelism,
+    Narrow,
     Node,
     Read,
     Scan,
@@ -200,8 +203,14 @@ class Box:
             if isinstance(step, EventTime):
                 places.append("ingress, cuts epochs")
             else:
-                places.append(LOCK if step.python else "kernel")
+                places.append(_step_place(step))
         return places
+
+
+def _step_place(step: Narrow) -> str:
+    if isinstance(step, MapRows):
+        return row_place(step)
+    return LOCK if step.python else "kernel"
 
 
 def _cores() -> list[int]:

@@ -16,6 +16,7 @@ from headrace.kernels import rows
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import Kernel, as_column, numbers
 from headrace.kernels.native import panes
+from headrace.kernels.row_steps import RowStep
 from headrace.kernels.tokenise import Text, Tokeniser
 from headrace.plan.nodes import (
     EventTime,
@@ -302,14 +303,9 @@ def _event_time(step: EventTime, schema: pa.Schema) -> tuple[Run, pa.Schema]:
 
 
 def _map_rows(step: MapRows, schema: pa.Schema) -> tuple[Run, pa.Schema]:
-    label = f"{step.label} ({step.detail})"
-    if step.method == "map":
-        return rows.map_rows(step.function, step.schema, label), step.schema
-    if step.method == "flat_map":
-        return rows.flat_map_rows(step.function, step.schema, label), step.schema
-    if step.method == "filter":
-        return rows.filter_rows(step.function, label), schema
-    return rows.inspect_rows(step.function, label), schema
+    if step.method in ("inspect", "for_each"):
+        return rows.inspect_rows(step.function, f"{step.label} ({step.detail})"), schema
+    return RowStep(step, schema), schema if step.method == "filter" else step.schema
 
 
 def _map_batches(step: MapBatches) -> Run:

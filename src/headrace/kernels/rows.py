@@ -179,38 +179,70 @@ def _results(
             raise failure(label, error, row) from error
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class WithValues:
+    """A function of a record that gives the record with one more field for each function."""
+
+    functions: tuple[Callable[..., Any], ...]
+    plain: bool
+    """Whether the record is a plain value."""
+
+    def __call__(self, row: Any) -> tuple[Any, ...]:
+        more = [function(row) for function in self.functions]
+        return (row, *more) if self.plain else (*row, *more)
+
+    @property
+    def __name__(self) -> str:
+        return ", ".join(getattr(f, "__name__", "function") for f in self.functions)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Keeping:
+    """A function that yields records, each with some fields of the record it came from."""
+
+    function: Callable[..., Any]
+    kept: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def __call__(self, row: Any) -> Iterator[tuple[Any, ...]]:
+        before = [row[n] if isinstance(row, RowMixin) else row for n in self.kept]
+        for item in self.function(row):
+            yield (*before, *record_values(item, list(self.names)))
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return (self.function,)
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.function, "__name__", "function")
+
+
 def map_rows(
-    function: Callable[..., Any], schema: pa.Schema, label: str
-) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    function: Callable[..., Any], schema: pa.Schema, label: str, batch: pa.RecordBatch
+) -> pa.RecordBatch:
     """``map``: one record out for each record in."""
-    return lambda batch: _packed([r for _, r in _results(function, batch, label)], schema, label)
+    return _packed([r for _, r in _results(function, batch, label)], schema, label)
 
 
 def flat_map_rows(
-    function: Callable[..., Any], schema: pa.Schema, label: str
-) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """``flat_map``: any number of records out for each record in."""
+    function: Callable[..., Any], schema: pa.Schema, label: str, batch: pa.RecordBatch
+) -> tuple[pa.RecordBatch, list[int]]:
+    """``flat_map``: any number of records out for each record in, and how many of each."""
 
     def listed(row: Any) -> list[Any]:
         return list(function(row))  # here, so that a generator's error is told with its record
 
-    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
-        lists = [r for _, r in _results(listed, batch, label)]
-        return _packed(list(itertools.chain.from_iterable(lists)), schema, label)
-
-    return run
+    lists = [r for _, r in _results(listed, batch, label)]
+    records = _packed(list(itertools.chain.from_iterable(lists)), schema, label)
+    return records, [len(each) for each in lists]
 
 
 def filter_rows(
-    function: Callable[..., Any], label: str
-) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """``filter``: the records for which the function is true."""
-
-    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
-        mask = [bool(r) for _, r in _results(function, batch, label)]
-        return batch.filter(pa.array(mask, pa.bool_()))
-
-    return run
+    function: Callable[..., Any], label: str, batch: pa.RecordBatch
+) -> pa.Array:
+    """``filter``: for which records the function is true."""
+    return pa.array([bool(r) for _, r in _results(function, batch, label)], pa.bool_())
 
 
 def inspect_rows(

@@ -18,6 +18,8 @@ from headrace.plan.nodes import (
     Join,
     JoinWithin,
     Late,
+    MapRows,
+    Narrow,
     Node,
     Read,
     Scan,
@@ -179,8 +181,16 @@ class Spark:
             places = ["Spark's exchange of bundles"]
         plain = plain_prefix(stage.steps) if rows else 0
         for i, step in enumerate(stage.steps):
-            places.append("Spark columns" if i < plain else LOCK if step.python else "kernel")
+            places.append("Spark columns" if i < plain else _step_place(step))
         return places
+
+
+def _step_place(step: Narrow) -> str:
+    from headrace.kernels.row_steps import row_place
+
+    if isinstance(step, MapRows):
+        return row_place(step)
+    return LOCK if step.python else "kernel"
 
 
 def _scan_place(head: Node) -> str:
@@ -208,4 +218,4 @@ def _where_streaming(stage: Stage) -> list[str]:
         place += _scan_place(head)
     else:
         place = "Spark's exchange of bundles"
-    return [place, *(LOCK if step.python else "kernel" for step in stage.steps)]
+    return [place, *map(_step_place, stage.steps)]
