@@ -58,7 +58,7 @@ class Compiled:
     """Functions compiled for columns of which some have nulls."""
 
     def __init__(self, work: Work, nullable: frozenset[str] = frozenset()) -> None:
-        self.work = work
+        self.work, self._nullable = work, nullable
         library()
         kinds: dict[Path, Kind] = {}
         self._trees: dict[Any, Definition] = {}  # held, for their ids tell variables apart
@@ -89,9 +89,10 @@ class Compiled:
         count, many = batch.num_rows, self.work.method == "flat_map"
         first_read = FIRST + GIVEN * len(self.outputs)
         call = np.zeros(first_read + READ * len(self.columns), np.int64)
+        every = np.full(count // 8 + 1 if self._nullable else 0, 255, np.uint8)
         for k, name in enumerate(self.columns):
             place = first_read + READ * k
-            call[place : place + READ] = _addresses(batch.column(name))
+            call[place : place + READ] = _addresses(batch.column(name), every)
         status = np.zeros(count, np.uint8)
         capacity = max(1024, 2 * count) if many else count
         origin = np.empty(capacity if many else 0, np.int64)
@@ -121,17 +122,16 @@ class Compiled:
         return Ran(columns, left, origin[:made])
 
 
-def _addresses(array: pa.Array) -> tuple[int, int, int, int]:
-    """Where the values of a column lie, and whether they are there."""
+def _addresses(array: pa.Array, every: Any) -> tuple[int, int, int, int]:
+    """Where the values of a column lie, and the bits that say which are there; or ``every`` bit."""
     kind, offset = array.type, array.offset
-    buffers = array.buffers()
-    valid = 0 if buffers[0] is None else buffers[0].address
-    first = 0 if buffers[1] is None else buffers[1].address
+    valid, first, *rest = (0 if each is None else each.address for each in array.buffers())
+    there = (valid, offset) if valid else (every.ctypes.data, 0)
     if pa.types.is_boolean(kind):
-        return first, offset, valid, offset
+        return first, offset, *there
     if pa.types.is_string(kind):
-        return first + 4 * offset, 0 if buffers[2] is None else buffers[2].address, valid, offset
-    return first + kind.bit_width // 8 * offset, 0, valid, offset
+        return first + 4 * offset, rest[0], *there
+    return first + kind.bit_width // 8 * offset, 0, *there
 
 
 def _larger(values: Any, size: int) -> Any:
