@@ -38,17 +38,17 @@ def native(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     copied.__kwdefaults__ = function.__kwdefaults__
     functools.update_wrapper(copied, function)
-    del copied.__wrapped__
+    del copied.__dict__["__wrapped__"]
     setattr(copied, NATIVE, True)
     return copied
 
 
-def refuse_native(function: Any, method: str) -> None:
+def _refuse_native(*functions: Any) -> None:
     """Refuse a mark that would do nothing."""
-    if getattr(function, NATIVE, False):
+    if any(getattr(each, NATIVE, False) for each in functions):
         raise PlanError(
-            f"{method} runs its function as Python; hr.native is for functions in map, flat_map, "
-            "filter, columns and scan"
+            "its function runs as Python; hr.native is for functions in map, flat_map, filter, "
+            "columns and scan"
         )
 
 
@@ -120,6 +120,7 @@ def batch_schema(
     function: Callable[..., Any], schema: Any, sample: Sample, where: str
 ) -> pa.Schema:
     """The columns a function of a bundle gives."""
+    _refuse_native(function)
     if schema is not None:
         return to_schema(schema)
     batch = sample()
@@ -160,6 +161,7 @@ def reduction(
     function: Callable[..., Any], schema: pa.Schema, label: str, *, pickled: bool = False
 ) -> Aggregate:
     """``reduce``: records joined two by two, in input order; as a pickle if it is for a person."""
+    _refuse_native(function)
     names = tuple(schema.names)
     guarded = _guarded(function, label)
 
@@ -201,6 +203,7 @@ def folding(
     Without ``merge`` two states cannot be joined, so the records of a group are first brought
     together and then folded one by one.
     """
+    _refuse_native(function, merge)
     names = tuple(schema.names)
     guarded = _guarded(function, label)
     kind = pa.binary() if pickled else _state_type(initial, function, returns, label)

@@ -6,6 +6,7 @@ import copy
 import inspect
 import typing
 from collections.abc import Callable, Sequence
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,7 +17,8 @@ from headrace.errors import PlanError
 from headrace.functions import annotated, as_schema, example_rows
 from headrace.io.memory import infer_schema
 from headrace.kernels.rows import failure
-from headrace.plan.nodes import Scan
+from headrace.kernels.scans import not_compiled
+from headrace.plan.nodes import NATIVE, Scan
 from headrace.plan.scans import (
     AnyStep,
     OnceStep,
@@ -24,8 +26,8 @@ from headrace.plan.scans import (
     RunningStep,
     ShiftStep,
     UserStep,
-    source_of,
 )
+from headrace.plan.texts import text_of
 from headrace.plan.time import clock_needed, clock_of, zone_of
 from headrace.types import to_schema
 from headrace.windows import duration
@@ -210,10 +212,13 @@ class Scanning:
             after = pa.schema([*(stream.schema.field(n) for n in kept), *gives])
             what = UserStep(
                 step, state, gives, fields, method == "scan_batches", on_timer, timed,
-                source_of(step),
+                text_of(step) if isinstance(step, FunctionType) else None,
             )  # fmt: skip
             span = None if ttl is None else duration(ttl, "ttl", 1)
             node = Scan(after, at.step, stream.node, keys, what, clock, by_time, span, kept, method)
+            why = not_compiled(node) if getattr(step, NATIVE, False) else None
+            if why is not None:
+                raise PlanError(f"{what.detail} cannot be native: {why}; leave out hr.native")
             return stream._with(node)
 
 

@@ -261,7 +261,7 @@ class Stream(Written, Scanning, Hinted):
         """Shows each record to a function where it is computed, and passes it on."""
         with self._building("inspect") as at:
             self._function(function)
-            return Stream(MapRows(self.schema, at.step, self.node, function, "inspect"))
+            return self._rows(MapRows(self.schema, at.step, self.node, function, "inspect"))
 
     # Keys
 
@@ -661,6 +661,7 @@ class Stream(Written, Scanning, Hinted):
         with self._building("for_each") as at:
             self._function(function)
             step = MapRows(self.schema, at.step, self.node, function, "for_each")
+            self._rows(step)
         engine = resolve(on)
         if parallel:
             engine.run(step)

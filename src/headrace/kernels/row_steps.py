@@ -9,25 +9,41 @@ from __future__ import annotations
 import threading
 import time
 import weakref
+from contextvars import ContextVar
 from types import FunctionType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.kernels import rows
 from headrace.kernels.compiled.bundles import Compiled, Ran, TooMuchText
 from headrace.kernels.compiled.kernel import Work
 from headrace.kernels.compiled.values import Unfit
-from headrace.kernels.rows import Keeping, WithValues
+from headrace.kernels.rows import Interpreter, Keeping, WithValues
 from headrace.plan.explain import LOCK
 from headrace.plan.nodes import MapRows
 
 NATIVE = "native code"
+ROW_METHODS = ("map", "flat_map", "filter")
+"""Those whose function gives something; the others are called for their effect."""
 COMPILED_AFTER = 10_000
 """Records after which a function is compiled: by then the interpreter took as long as that does."""
 _MOST_VARIANTS = 8
 """How often a function is compiled anew because a global that it reads has changed."""
+
+
+class Elsewhere(Protocol):
+    """Processes to run functions in that cannot be compiled."""
+
+    at_once: bool
+    """Whether to run them there from the first record on."""
+
+    def run(self, step: RowStep, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """What comes of a bundle; None if it is to be run here."""
+
+
+ELSEWHERE: ContextVar[Elsewhere | None] = ContextVar("ELSEWHERE", default=None)
+"""What steps are compiled for at the moment: an engine says so while it compiles a pipeline."""
 _Key = tuple[Any, ...]
 _COMPILED: weakref.WeakKeyDictionary[Any, dict[_Key, Compiled]] = weakref.WeakKeyDictionary()
 
@@ -36,7 +52,7 @@ def work_of(step: MapRows, schema: pa.Schema) -> Work:
     """A step as work for the compiler."""
     function, method, gives = step.function, step.method, step.schema
     functions: tuple[Any, ...] = (function,)
-    if method not in ("map", "flat_map", "filter"):
+    if method not in ROW_METHODS:
         raise Unfit("it is called for its effect")
     if isinstance(function, WithValues):
         functions, method = function.functions, "columns"
@@ -61,7 +77,7 @@ def why_not_native(step: MapRows, schema: pa.Schema) -> str | None:
 
 def row_place(step: MapRows) -> str:
     """How a step's function runs: as native code, or as Python and why."""
-    if step.method not in ("map", "flat_map", "filter"):
+    if step.method not in ROW_METHODS:
         return LOCK
     why = why_not_native(step, step.input.schema)
     return NATIVE if why is None else f"{LOCK}: {why}"
@@ -88,14 +104,15 @@ class RowStep:
 
     def __init__(self, step: MapRows, schema: pa.Schema) -> None:
         self.step, self.schema = step, schema
-        self.function, self.method, self.after = step.function, step.method, step.schema
-        self.label = f"{step.label} ({step.detail})"
+        label = f"{step.label} ({step.detail})"
+        self.interpreter = Interpreter(step.function, step.method, step.schema, label)
         self.seconds = 0.0
         """What the interpreter has taken so far."""
         self.unfit = False
         """Whether it cannot be compiled."""
-        self._seen = 0
-        self._enough = 0 if step.native else COMPILED_AFTER
+        self._elsewhere = ELSEWHERE.get()
+        at_once = step.native or (self._elsewhere is not None and self._elsewhere.at_once)
+        self._seen, self._enough = 0, 0 if at_once else COMPILED_AFTER
         self._variants = 0
         self._compiling = threading.Lock()
         self._with_nulls: dict[bool, Compiled] = {}
@@ -108,16 +125,12 @@ class RowStep:
                 return self._joined(batch, native.run(batch))
             except TooMuchText:
                 pass
-        return self._interpreted(batch)
-
-    def _interpreted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.unfit and self._elsewhere is not None:
+            result = self._elsewhere.run(self, batch)
+            if result is not None:
+                return result
         start = time.thread_time()
-        if self.method == "map":
-            result = rows.map_rows(self.function, self.after, self.label, batch)
-        elif self.method == "flat_map":
-            result, _ = rows.flat_map_rows(self.function, self.after, self.label, batch)
-        else:
-            result = batch.filter(rows.filter_rows(self.function, self.label, batch))
+        result = self.interpreter(batch)
         self.seconds += time.thread_time() - start
         return result
 
@@ -158,18 +171,18 @@ class RowStep:
 
     def _joined(self, batch: pa.RecordBatch, ran: Ran) -> pa.RecordBatch:
         """What native code gave, with what the interpreter gives for the records it left."""
-        if self.method == "filter":
+        if self.interpreter.method == "filter":
             return self._filtered(batch, ran)
         result = self._assembled(batch, ran)
         if not ran.left.size:
             return result
         rest = batch.take(pa.array(ran.left))
-        if self.method == "map":
-            more = rows.map_rows(self.function, self.after, self.label, rest)
+        if self.interpreter.method == "map":
+            more = self.interpreter.mapped(rest)
             order = np.arange(batch.num_rows)
             order[ran.left] = batch.num_rows + np.arange(ran.left.size)
         else:
-            more, counts = rows.flat_map_rows(self.function, self.after, self.label, rest)
+            more, counts = self.interpreter.flat_mapped(rest)
             origin = np.concatenate([ran.origin, np.repeat(ran.left, counts)])
             order = np.argsort(origin, kind="stable")
         return pa.concat_batches([result, more]).take(pa.array(order))
@@ -179,7 +192,7 @@ class RowStep:
         if ran.left.size:
             rest = batch.take(pa.array(ran.left))
             kept = np.array(mask.to_numpy(zero_copy_only=False))
-            more = rows.filter_rows(self.function, self.label, rest)
+            more = self.interpreter.mask(rest)
             kept[ran.left] = more.to_numpy(zero_copy_only=False)
             mask = pa.array(kept)
         count = mask.true_count
@@ -188,10 +201,10 @@ class RowStep:
         return batch.filter(mask) if count else batch.slice(0, 0)
 
     def _assembled(self, batch: pa.RecordBatch, ran: Ran) -> pa.RecordBatch:
-        columns = ran.columns
-        if isinstance(self.function, WithValues):
+        columns, function = ran.columns, self.interpreter.function
+        if isinstance(function, WithValues):
             columns = [*batch.columns, *columns]
-        elif isinstance(self.function, Keeping):
+        elif isinstance(function, Keeping):
             origin = pa.array(ran.origin)
-            columns = [*(batch.column(n).take(origin) for n in self.function.kept), *columns]
-        return pa.RecordBatch.from_arrays(columns, schema=self.after)
+            columns = [*(batch.column(n).take(origin) for n in function.kept), *columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self.interpreter.schema)

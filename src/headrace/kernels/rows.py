@@ -218,31 +218,42 @@ class Keeping:
         return getattr(self.function, "__name__", "function")
 
 
-def map_rows(
-    function: Callable[..., Any], schema: pa.Schema, label: str, batch: pa.RecordBatch
-) -> pa.RecordBatch:
-    """``map``: one record out for each record in."""
-    return _packed([r for _, r in _results(function, batch, label)], schema, label)
+@dataclasses.dataclass(frozen=True, eq=False)
+class Interpreter:
+    """A step with a function of a record, run as Python; here, or where it is sent."""
 
+    function: Callable[..., Any]
+    method: str
+    schema: pa.Schema
+    """What it gives."""
+    label: str
 
-def flat_map_rows(
-    function: Callable[..., Any], schema: pa.Schema, label: str, batch: pa.RecordBatch
-) -> tuple[pa.RecordBatch, list[int]]:
-    """``flat_map``: any number of records out for each record in, and how many of each."""
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What comes of a bundle."""
+        if self.method == "map":
+            return self.mapped(batch)
+        if self.method == "flat_map":
+            return self.flat_mapped(batch)[0]
+        return batch.filter(self.mask(batch))
 
-    def listed(row: Any) -> list[Any]:
-        return list(function(row))  # here, so that a generator's error is told with its record
+    def mapped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """``map``: one record out for each record in."""
+        results = [r for _, r in _results(self.function, batch, self.label)]
+        return _packed(results, self.schema, self.label)
 
-    lists = [r for _, r in _results(listed, batch, label)]
-    records = _packed(list(itertools.chain.from_iterable(lists)), schema, label)
-    return records, [len(each) for each in lists]
+    def flat_mapped(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:
+        """``flat_map``: any number of records out for each record in, and how many of each."""
+        lists = [r for _, r in _results(self._listed, batch, self.label)]
+        records = list(itertools.chain.from_iterable(lists))
+        return _packed(records, self.schema, self.label), [len(each) for each in lists]
 
+    def _listed(self, row: Any) -> list[Any]:
+        return list(self.function(row))  # so that a generator's error is told with its record
 
-def filter_rows(
-    function: Callable[..., Any], label: str, batch: pa.RecordBatch
-) -> pa.Array:
-    """``filter``: for which records the function is true."""
-    return pa.array([bool(r) for _, r in _results(function, batch, label)], pa.bool_())
+    def mask(self, batch: pa.RecordBatch) -> pa.Array:
+        """``filter``: for which records the function is true."""
+        true = [bool(r) for _, r in _results(self.function, batch, self.label)]
+        return pa.array(true, pa.bool_())
 
 
 def inspect_rows(

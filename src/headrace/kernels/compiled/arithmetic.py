@@ -1,7 +1,7 @@
 """Python's arithmetic on 64-bit integers, floats and bools.
 
 Integers have no bounds in Python, so a record whose integers pass 64 bits is left to the
-interpreter; and so is one whose operands Python refuses, for its error is the interpreter's to give.
+interpreter; and so is one whose operands Python refuses, so that the error is its own.
 """
 
 from __future__ import annotations
@@ -173,9 +173,7 @@ def _number(sign: str, a: Value, b: Value, c: Code) -> Value:
         raise Unfit(f"it computes {sign} of what may be an int or a float")
     return c.chosen(
         both,
-        lambda: c.converted(
-            _whole(sign, c.b.fptosi(x, I64), c.b.fptosi(y, I64), c), Kind.NUMBER
-        ),
+        lambda: c.converted(_whole(sign, c.b.fptosi(x, I64), c.b.fptosi(y, I64), c), Kind.NUMBER),
         lambda: c.converted(Value(Kind.FLOAT, (_float(sign, x, y, c),)), Kind.NUMBER),
     )
 

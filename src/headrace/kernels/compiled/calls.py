@@ -177,9 +177,7 @@ def _round(args: Arguments, c: Code) -> Value:
     near = c.intrinsic("rint", scaled)
     apart = c.b.fsub(scaled, near)
     zero, half, one = (ir.Constant(F64, each) for each in (0.0, 0.5, 1.0))
-    up = c.b.and_(
-        c.b.fcmp_ordered("==", apart, half), c.b.fcmp_ordered(">", lost, zero)
-    )
+    up = c.b.and_(c.b.fcmp_ordered("==", apart, half), c.b.fcmp_ordered(">", lost, zero))
     down = c.b.and_(
         c.b.fcmp_ordered("==", apart, c.b.fneg(half)), c.b.fcmp_ordered("<", lost, zero)
     )
@@ -252,7 +250,7 @@ def _str(args: Arguments, c: Code) -> Value:
 def _power(args: Arguments, c: Code) -> Value:
     if len(args) != 2:
         raise Unfit(f"it calls pow with {len(args)} arguments")
-    return binary(ast.Pow(), *args, c)
+    return binary(ast.Pow(), args[0], args[1], c)
 
 
 def _test(name: str, build: Callable[[Any, Code], Any]) -> Builder:

@@ -1,4 +1,4 @@
-"""LLVM code of one record: straight on, or out to the interpreter where Python would do otherwise."""
+"""LLVM code of one record: straight on, or out to the interpreter where Python would differ."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ from headrace.kernels.compiled.code import Code
 from headrace.kernels.compiled.names import Names
 from headrace.kernels.compiled.values import (
     I1,
-
     NOTHING,
     NUMBERS,
     PARTS,
@@ -83,13 +82,11 @@ class _Slot:
 class Expressions:
     """Compiles expressions within scopes."""
 
-    def __init__(
-        self, code: Code, names: Names, records: Records, kinds: dict[Path, Kind]
-    ) -> None:
+    def __init__(self, code: Code, names: Names, records: Records, kinds: dict[Path, Kind]) -> None:
         self.c, self.names, self.records, self.kinds = code, names, records, kinds
         self.slots: dict[Path, _Slot] = {}
         self.count = 0
-        self.people: Callable[[FunctionType, ast.Call, Scope], Value] = _no_people
+        self.people: Callable[[Thing, ast.Call, Scope], Value] = _no_people
         """Compiles a call of a person's function."""
 
     # Variables
@@ -322,9 +319,7 @@ class Expressions:
         left = self.any(node.left, scope)
         return Value(Kind.BOOL, (self._chain(left, node.ops, node.comparators, scope),))
 
-    def _chain(
-        self, left: Any_, ops: list[ast.cmpop], others: list[ast.expr], scope: Scope
-    ) -> Any:
+    def _chain(self, left: Any_, ops: list[ast.cmpop], others: list[ast.expr], scope: Scope) -> Any:
         """``a < b < c``: each is computed once, and only as far as it is needed."""
         if isinstance(ops[0], (ast.In, ast.NotIn)):
             if len(ops) > 1:
@@ -415,7 +410,7 @@ class Expressions:
     def called(self, function: Thing, node: ast.Call, scope: Scope) -> Any_:
         """A call of a function that is known here, or of a person's."""
         if isinstance(function.object, FunctionType):
-            return self.people(function.object, node, scope)
+            return self.people(function, node, scope)
         try:
             build = calls.FUNCTIONS.get(function.object)
         except TypeError:  # it has no hash
@@ -457,5 +452,5 @@ def _named(node: ast.AST) -> str:
     return _NAMES.get(kind, f"a statement of the kind {kind.lower()}")
 
 
-def _no_people(function: FunctionType, node: ast.Call, scope: Scope) -> Value:
-    raise Unfit(f"it calls {function.__name__}")
+def _no_people(function: Thing, node: ast.Call, scope: Scope) -> Value:
+    raise Unfit(f"it calls {function.name}")

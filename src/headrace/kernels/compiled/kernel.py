@@ -228,9 +228,7 @@ class Loop:
         places = [self.columns.parameter(first + i) for i in range(GIVEN)]
         output.store(value, at, places, self.c)
 
-    def _branches(
-        self, node: ast.expr, scope: Scope, gives: Gives, *, many: bool = False
-    ) -> bool:
+    def _branches(self, node: ast.expr, scope: Scope, gives: Gives, *, many: bool = False) -> bool:
         """Go on in a choice or in another function that a result is left to."""
         if isinstance(node, ast.IfExp):
             self.s.branch(

@@ -17,13 +17,11 @@ from headrace.kernels.compiled.expressions import Any_, Expressions, Scope
 from headrace.kernels.compiled.statements import Statements
 from headrace.kernels.compiled.values import (
     F32,
-    F64,
     I1,
     I8,
     I64,
     NOTHING,
     NUMBERS,
-    WHOLE,
     Kind,
     Row,
     Thing,
@@ -268,7 +266,7 @@ def _dataclass_fields(kind: Any) -> dict[str, Any]:
         and vars(kind).get("__dataclass_params__") is not None
         and not hasattr(kind, "__post_init__")
         and kind.__new__ is object.__new__
-        and kind.__setattr__ in (object.__setattr__,) + _frozen(kind)
+        and kind.__setattr__ in (object.__setattr__, *_frozen(kind))
         and kind.__getattribute__ is object.__getattribute__
     )
     fields = dataclasses.fields(kind)
@@ -286,5 +284,3 @@ def _dataclass_fields(kind: Any) -> dict[str, Any]:
 
 def _frozen(kind: Any) -> tuple[Any, ...]:
     return (kind.__setattr__,) if kind.__dataclass_params__.frozen else ()
-
-

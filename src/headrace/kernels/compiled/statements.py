@@ -84,8 +84,14 @@ class Statements:
         finally:
             self.running.pop()
 
-    def inline(self, function: FunctionType, node: ast.Call, scope: Scope) -> Value:
+    def inline(self, function: Thing, node: ast.Call, scope: Scope) -> Value:
         """The value of a call of a person's function."""
+        try:
+            return self._inlined(function.object, node, scope)
+        except Unfit as unfit:
+            raise Unfit(f"it calls {function.name}: {unfit}") from None
+
+    def _inlined(self, function: FunctionType, node: ast.Call, scope: Scope) -> Value:
         bound = self._called_with(function, node, scope)
         path = self._below(scope, node)
         after = self.c.block("returned")
@@ -111,8 +117,11 @@ class Statements:
         found = self.e.any(node.func, scope)
         if not isinstance(found, Thing) or not isinstance(found.object, FunctionType):
             return False
-        bound = self._called_with(found.object, node, scope)
-        self.enter(found.object, bound, self._below(scope, node), gives, many=many)
+        try:
+            bound = self._called_with(found.object, node, scope)
+            self.enter(found.object, bound, self._below(scope, node), gives, many=many)
+        except Unfit as unfit:
+            raise Unfit(f"it calls {found.name}: {unfit}") from None
         return True
 
     def _below(self, scope: Scope, node: ast.Call) -> Path:
@@ -121,9 +130,7 @@ class Statements:
         self.times[path] += 1
         return (*path, self.times[path])
 
-    def _called_with(
-        self, function: FunctionType, node: ast.Call, scope: Scope
-    ) -> dict[str, Any_]:
+    def _called_with(self, function: FunctionType, node: ast.Call, scope: Scope) -> dict[str, Any_]:
         args = [self.e.any(each, scope) for each in node.args]
         named = {}
         for keyword in node.keywords:
@@ -265,9 +272,7 @@ class Statements:
             lambda: self.run(node.orelse, scope),
         )
 
-    def branch(
-        self, condition: Any, then: Callable[[], None], other: Callable[[], None]
-    ) -> None:
+    def branch(self, condition: Any, then: Callable[[], None], other: Callable[[], None]) -> None:
         """One way or the other, and on from both if they come to an end."""
         ways = [self.c.block("then"), self.c.block("else")]
         self.c.b.cbranch(condition, *ways)
@@ -318,9 +323,7 @@ class Statements:
 
     # Loops
 
-    def each(
-        self, node: ast.expr, scope: Scope, body: Callable[[Any_ | ast.expr], None]
-    ) -> None:
+    def each(self, node: ast.expr, scope: Scope, body: Callable[[Any_ | ast.expr], None]) -> None:
         """Do something with every item of a range, a list, a comprehension or a split text."""
         if isinstance(node, (ast.Tuple, ast.List)):
             self._unrolled(list(node.elts), scope, body)

@@ -104,9 +104,7 @@ def stripped(text: Value, sides: str, c: Code) -> Value:
         c.b.branch(head)
         c.b.position_at_end(after)
     first = c.b.load(start)
-    return Value(
-        Kind.TEXT, (c.b.gep(text.parts[0], [first]), c.b.sub(c.b.load(end), first))
-    )
+    return Value(Kind.TEXT, (c.b.gep(text.parts[0], [first]), c.b.sub(c.b.load(end), first)))
 
 
 def cased(text: Value, upper: bool, c: Code) -> Value:

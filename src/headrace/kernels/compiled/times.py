@@ -111,6 +111,3 @@ def _civil(days: Any, c: Code) -> dict[str, Any]:
     year = b.add(years, b.mul(era, k(400)))
     january = b.zext(b.icmp_signed("<=", month, k(2)), I64)
     return {"year": b.add(year, january), "month": month, "day": b.add(day, k(1))}
-
-
-
