@@ -53,9 +53,7 @@ def _effect(function: Any, package: str, depth: int) -> str | None:
                 return why
         return None
     if not isinstance(function, FunctionType):
-        if isinstance(function, (BuiltinFunctionType, type)):
-            return None
-        return f"it is a {type(function).__name__}, which may hold something that it changes"
+        return _held(function, getattr(function, "__name__", "itself"), function, package, depth)
     for code in _codes(function.__code__):
         stored = ("STORE_GLOBAL", "DELETE_GLOBAL")
         for each in dis.get_instructions(code):
@@ -97,8 +95,9 @@ def _outside(function: FunctionType) -> Iterator[tuple[str, Any]]:
             yield name, cell.cell_contents
         except ValueError:  # not filled yet: a function that calls itself
             continue
-    for value in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
-        yield "a default", value
+    defaults = function.__defaults__ or ()
+    yield from zip(code.co_varnames[code.co_argcount - len(defaults) :], defaults, strict=False)
+    yield from (function.__kwdefaults__ or {}).items()
 
 
 def _held(function: Any, name: str, value: Any, package: str, depth: int) -> str | None:
@@ -146,7 +145,7 @@ def _only_reads(function: Any, name: str) -> bool:
         elif isinstance(node, (ast.For, ast.comprehension)):
             reads += _is(node.iter, name)
     uses = sum(_is(node, name) for node in ast.walk(tree))
-    return uses == reads
+    return 0 < uses == reads
 
 
 def _is(node: ast.AST, name: str) -> bool:

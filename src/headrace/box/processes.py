@@ -30,7 +30,8 @@ from headrace.kernels.rows import Interpreter
 
 AFTER = 1.0
 """Seconds of the interpreter's time after which a step goes to processes by itself."""
-_PATIENCE = 60.0
+WAITS = {True: 60.0, False: 0.0}
+"""Seconds to wait for a process that is free: where processes are asked for, and where not."""
 _PROGRAM = """
 import sys
 sys.path[:] = sys.argv[2:]
@@ -108,7 +109,7 @@ class Pool:
             if not any(worker.runs for worker in self._workers):
                 return None  # none could be started, or all have ended
         try:
-            return self._free.get(timeout=_PATIENCE) if self.at_once else self._free.get_nowait()
+            return self._free.get(timeout=WAITS[self.at_once])
         except queue.Empty:
             return None
 

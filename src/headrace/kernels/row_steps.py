@@ -152,9 +152,11 @@ class RowStep:
         return self._compile(batch)
 
     def _compile(self, batch: pa.RecordBatch) -> Compiled | None:
-        if not self._compiling.acquire(blocking=False):
+        if not self._compiling.acquire(blocking=self._enough == 0):
             return None  # another thread is at it
         try:
+            if self.unfit:
+                return None
             self._variants += 1
             if self._variants > 2 * _MOST_VARIANTS:
                 self.unfit = True
