@@ -36,11 +36,14 @@ def test_the_plan_and_the_stages_are_shown():
     assert text.index("stage 0") < text.index("stage 1, after stage 0")
 
 
-def test_what_holds_the_interpreter_lock_is_told():
-    lines = [line for line in STREAM.explain().splitlines() if "[" in line]
+def test_what_holds_the_interpreter_lock_is_told_and_why():
+    stream = STREAM.map(lambda r: {"text": repr(r.n)}, schema={"text": "string"})
+    lines = [line for line in stream.explain().splitlines() if "[" in line]
     locked = [line for line in lines if "holds the interpreter lock" in line]
     assert len(locked) == 1
     assert "a lambda at test_explain.py" in locked[0]
+    assert locked[0].endswith("interpreter lock: it calls repr, which is not compiled]")
+    assert any("a lambda" in line and "[native code]" in line for line in lines)
     assert any("filter twice > 4" in line and "[kernel]" in line for line in lines)
     assert any("sort n descending" in line and "[Spark SQL]" in line for line in lines)
     assert any(

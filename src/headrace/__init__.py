@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         struct,
         when,
     )
+    from headrace.functions import native
     from headrace.io.source import Watermark
     from headrace.jobs import Job, Progress
     from headrace.keyed import KeyedStream, WindowedStream
@@ -141,6 +142,7 @@ __all__ = [
     "mean",
     "min",
     "move_state",
+    "native",
     "rate",
     "read",
     "read_csv",
@@ -177,6 +179,7 @@ _HOMES = {
     "headrace.expressions": (
         "Expr array call coalesce col concat greatest hash_of least lit sql struct when"
     ),
+    "headrace.functions": "native",
     "headrace.io.source": "Watermark",
     "headrace.jobs": "Job Progress",
     "headrace.starting": "start",

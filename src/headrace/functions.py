@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import cloudpickle
@@ -15,11 +16,40 @@ from headrace.aggregates import Aggregate, UserAggregate
 from headrace.errors import PlanError
 from headrace.expressions import col
 from headrace.io.memory import infer_schema
-from headrace.kernels.rows import VALUE, RowMixin, failure, record_values, row_class, rows_of
+from headrace.kernels.rows import VALUE, failure, record_values, row_class, rows_of
+from headrace.plan.nodes import NATIVE
 from headrace.types import arrow_table, record_fields, to_schema, to_type
 
 Sample = Callable[[], pa.RecordBatch | None]
 """Asks for some records as they reach the function; None where that would need a run."""
+
+
+def native(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a record that must run as native code: ``stream.map(hr.native(f))``.
+
+    Functions in ``map``, ``flat_map``, ``filter``, columns and ``scan`` are compiled where they
+    can be. One marked so is refused when the pipeline is built if it cannot, with the reason.
+    """
+    if not isinstance(function, FunctionType):
+        raise PlanError(f"hr.native takes a function that is written in Python, not {function!r}")
+    code, known = function.__code__, function.__globals__
+    copied = FunctionType(
+        code, known, function.__name__, function.__defaults__, function.__closure__
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    functools.update_wrapper(copied, function)
+    del copied.__dict__["__wrapped__"]
+    setattr(copied, NATIVE, True)
+    return copied
+
+
+def _refuse_native(*functions: Any) -> None:
+    """Refuse a mark that would do nothing."""
+    if any(getattr(each, NATIVE, False) for each in functions):
+        raise PlanError(
+            "its function runs as Python; hr.native is for functions in map, flat_map, filter, "
+            "columns and scan"
+        )
 
 
 def annotated(function: Callable[..., Any]) -> Any:
@@ -90,6 +120,7 @@ def batch_schema(
     function: Callable[..., Any], schema: Any, sample: Sample, where: str
 ) -> pa.Schema:
     """The columns a function of a bundle gives."""
+    _refuse_native(function)
     if schema is not None:
         return to_schema(schema)
     batch = sample()
@@ -116,32 +147,6 @@ def example_rows(sample: Sample, where: str) -> list[Any]:
     return list(rows_of(batch))
 
 
-def with_values(functions: Sequence[Callable[..., Any]], names: Sequence[str]) -> Any:
-    """A function of a record that gives the record with one more field for each function."""
-    plain = list(names) == [VALUE]
-
-    def extend(row: Any) -> tuple[Any, ...]:
-        more = [function(row) for function in functions]
-        return (row, *more) if plain else (*row, *more)
-
-    extend.__name__ = ", ".join(getattr(f, "__name__", "function") for f in functions)
-    return extend
-
-
-def keeping(
-    function: Callable[..., Any], kept: Sequence[str], names: Sequence[str]
-) -> Callable[..., Any]:
-    """A function that yields records, each with some fields of the record it came from."""
-
-    def extend(row: Any) -> Any:
-        before = [row[n] if isinstance(row, RowMixin) else row for n in kept]
-        for item in function(row):
-            yield (*before, *record_values(item, list(names)))
-
-    extend.__name__ = getattr(function, "__name__", "function")
-    return extend
-
-
 def _guarded(function: Callable[..., Any], label: str) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         try:
@@ -156,6 +161,7 @@ def reduction(
     function: Callable[..., Any], schema: pa.Schema, label: str, *, pickled: bool = False
 ) -> Aggregate:
     """``reduce``: records joined two by two, in input order; as a pickle if it is for a person."""
+    _refuse_native(function)
     names = tuple(schema.names)
     guarded = _guarded(function, label)
 
@@ -197,6 +203,7 @@ def folding(
     Without ``merge`` two states cannot be joined, so the records of a group are first brought
     together and then folded one by one.
     """
+    _refuse_native(function, merge)
     names = tuple(schema.names)
     guarded = _guarded(function, label)
     kind = pa.binary() if pickled else _state_type(initial, function, returns, label)

@@ -7,6 +7,7 @@ import inspect
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,7 +19,8 @@ from headrace.expressions import col
 from headrace.functions import annotated, as_schema, example_rows
 from headrace.io.memory import infer_schema
 from headrace.kernels.rows import failure
-from headrace.plan.nodes import Named, Scan, is_same
+from headrace.kernels.scans import not_compiled
+from headrace.plan.nodes import NATIVE, Named, Scan, is_same
 from headrace.plan.prune import columns_of
 from headrace.plan.scans import (
     AnyStep,
@@ -28,8 +30,8 @@ from headrace.plan.scans import (
     RunningStep,
     ShiftStep,
     UserStep,
-    source_of,
 )
+from headrace.plan.texts import text_of
 from headrace.plan.time import NUMBER, clock_needed, clock_of, zone_of
 from headrace.types import to_schema, unique_names
 from headrace.windows import ORDERS, CountWindow, duration
@@ -212,10 +214,13 @@ class Scanning:
             after = pa.schema([*(stream.schema.field(n) for n in kept), *gives])
             what = UserStep(
                 step, state, gives, fields, method == "scan_batches", on_timer, timed,
-                source_of(step),
+                text_of(step) if isinstance(step, FunctionType) else None,
             )  # fmt: skip
             span = None if ttl is None else duration(ttl, "ttl", 1)
             node = Scan(after, at.step, stream.node, keys, what, clock, by_time, span, kept, method)
+            why = not_compiled(node) if getattr(step, NATIVE, False) else None
+            if why is not None:
+                raise PlanError(f"{what.detail} cannot be native: {why}; leave out hr.native")
             return stream._with(node)
 
 

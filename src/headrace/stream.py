@@ -28,11 +28,9 @@ from headrace.expressions import Expr, col, literal, to_expr
 from headrace.functions import (
     batch_schema,
     folding,
-    keeping,
     reduction,
     returned_schema,
     returned_type,
-    with_values,
 )
 from headrace.hints import STREAM, Hinted
 from headrace.io.sink import as_sink
@@ -43,7 +41,8 @@ from headrace.kernels.chain import compile_chain, compile_step
 from headrace.kernels.expressions import compile_expression
 from headrace.kernels.lateness import late_schema
 from headrace.kernels.order import sortable
-from headrace.kernels.rows import VALUE, rows_of
+from headrace.kernels.row_steps import why_not_native
+from headrace.kernels.rows import VALUE, Keeping, WithValues, rows_of
 from headrace.kernels.window import window_schema
 from headrace.keyed import KeyedStream, WindowedStream
 from headrace.plan import explain as plan_explain
@@ -207,7 +206,7 @@ class Stream(Written, Scanning, Routing, Iterating, Hinted):
                         "=' is not an option of it"
                     )
                 after = returned_schema(function, schema, self._sample, at.label, many=False)
-                return Stream(MapRows(after, at.step, self.node, function, "map"))
+                return self._rows(MapRows(after, at.step, self.node, function, "map"))
             stream, items = self._columns((), named)
             if function is not None:
                 items = [self._named(VALUE, to_expr(function).tree), *items]
@@ -246,10 +245,10 @@ class Stream(Written, Scanning, Routing, Iterating, Hinted):
                 if after.names == [VALUE]:
                     after = pa.schema([after.field(0).with_name(name)])
                 if kept:
-                    function = keeping(function, kept, after.names)
+                    function = Keeping(function, tuple(kept), tuple(after.names))
                     after = pa.schema([*(self.schema.field(n) for n in kept), *after])
                 unique_names(after.names)
-                return Stream(MapRows(after, at.step, self.node, function, "flat_map"))
+                return self._rows(MapRows(after, at.step, self.node, function, "flat_map"))
             tree = to_expr(function).tree
             step = Explode(self.schema, at.step, self.node, tree, name, tuple(kept))
             return self._narrow(step)
@@ -258,7 +257,7 @@ class Stream(Written, Scanning, Routing, Iterating, Hinted):
         """The records for which a condition is true: an expression, or a function of a row."""
         with self._building("filter") as at:
             if callable(condition) and not isinstance(condition, Expr):
-                return Stream(MapRows(self.schema, at.step, self.node, condition, "filter"))
+                return self._rows(MapRows(self.schema, at.step, self.node, condition, "filter"))
             tree = to_expr(condition).tree
             return self._narrow(Filter(self.schema, at.step, self.node, tree))
 
@@ -318,7 +317,7 @@ class Stream(Written, Scanning, Routing, Iterating, Hinted):
         """Shows each record to a function where it is computed, and passes it on."""
         with self._building("inspect") as at:
             self._function(function)
-            return Stream(MapRows(self.schema, at.step, self.node, function, "inspect"))
+            return self._rows(MapRows(self.schema, at.step, self.node, function, "inspect"))
 
     # Keys
 
@@ -844,6 +843,7 @@ class Stream(Written, Scanning, Routing, Iterating, Hinted):
         with self._building("for_each") as at:
             self._function(function)
             step = MapRows(self.schema, at.step, self.node, function, "for_each")
+            self._rows(step)
         engine = resolve(on)
         if parallel:
             engine.run(step)
@@ -976,8 +976,18 @@ class Stream(Written, Scanning, Routing, Iterating, Hinted):
             kind = returned_type(function, self._sample, f"step {step}, {name}=")
             unique_names([*after.names, name])
             after = after.append(pa.field(name, kind))
-        extend = with_values(list(functions.values()), self.schema.names)
-        return Stream(MapRows(after, step, self.node, extend, "map"))
+        extend = WithValues(tuple(functions.values()), self.columns == [VALUE])
+        return self._rows(MapRows(after, step, self.node, extend, "map"))
+
+    def _rows(self, step: MapRows) -> Stream:
+        """Add a step with a function of a record, which must compile if that was asked for."""
+        why = why_not_native(step, self.schema) if step.native else None
+        if why is not None:
+            raise PlanError(
+                f"{step.detail} cannot be native: {why}; change that, or leave out hr.native to "
+                "run it as Python"
+            )
+        return Stream(step)
 
     def _project(self, items: Sequence[tuple[str, Any]], method: str, step: int) -> Stream:
         unique_names([n for n, _ in items])

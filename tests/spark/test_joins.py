@@ -159,7 +159,7 @@ TABLE = pa.table({"a": [1, 2], "b": ["x", "y"]})
         (pa.table({"a": [datetime.date(2024, 1, 1)]}).replace_schema_metadata(
             {"org.apache.spark.version": "2.4.0"}), {}),
     ],
-    ids=str,
+    ids=map(str, range(19)),
 )  # fmt: skip
 def test_what_spark_may_read_otherwise_is_read_by_us(tmp_path, table, options):
     table = table.select(options.pop("columns", table.column_names))

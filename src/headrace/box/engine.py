@@ -13,8 +13,10 @@ import pyarrow as pa
 from headrace.batch_jobs import BatchJob
 from headrace.box.checkpoint import Kept, kept_in
 from headrace.box.clock import Clock
+from headrace.box.effects import why_here
 from headrace.box.job import BoxJob, Run
 from headrace.box.ordered import Ordering
+from headrace.box.processes import AFTER, Pool
 from headrace.box.scheduler import SCHEDULERS, scheduler_of
 from headrace.box.sinks import Collected, Discarded, WrittenTo
 from headrace.buffers import Buffer, checked
@@ -25,6 +27,7 @@ from headrace.io.sink import Sink
 from headrace.io.tables import InProcess
 from headrace.iteration import iterates, settled
 from headrace.jobs import AVAILABLE_NOW, Job, Output
+from headrace.kernels.row_steps import ELSEWHERE, NATIVE, ROW_METHODS, row_place
 from headrace.kernels.scans import scan_place
 from headrace.operators.join import table_side
 from headrace.plan.explain import ITERATED, LOCK
@@ -35,7 +38,9 @@ from headrace.plan.nodes import (
     External,
     Join,
     Late,
+    MapRows,
     MaxParallelism,
+    Narrow,
     Node,
     Read,
     Scan,
@@ -44,6 +49,7 @@ from headrace.plan.nodes import (
 )
 from headrace.plan.optimise import optimised
 from headrace.plan.stages import Stage, stages_of
+from headrace.plan.table_join import TableJoin
 from headrace.plan.time import ends, refuse_endless
 from headrace.sizes import byte_size
 from headrace.tables import with_tables
@@ -64,6 +70,10 @@ class Box:
     one is written, and all sinks get results then. ``ordered=True`` gives exactly what processing
     records one at a time in the order of their arrival would, in parallel. ``debug`` checks the
     engine's invariants as it runs.
+
+    A function of a record that cannot be compiled moves to processes, one for each worker, after a
+    second of the interpreter's time, if it changes nothing but its own; ``processes=4`` runs all
+    such functions in 4 processes from the start, ``processes=0`` none.
     """
 
     name = "box"
@@ -79,6 +89,7 @@ class Box:
         buffer: Buffer | None = None,
         commit_every: Any = "1s",
         ordered: bool | Ordering = False,
+        processes: int | None = None,
         debug: bool | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -95,6 +106,10 @@ class Box:
             checked(buffer, "Box: buffer=")
             if bundle is not None:
                 raise PlanError("Box: buffer= says how many records a bundle has; drop bundle=")
+        if processes is not None and (
+            not isinstance(processes, int) or isinstance(processes, bool) or processes not in _RANGE
+        ):
+            raise PlanError(f"Box: processes={processes!r} is not a number from 0 to 1024")
         if pin and not hasattr(os, "sched_setaffinity"):
             raise PlanError("Box: pin=True needs Linux; leave it out here")
         if not isinstance(scheduler, str):
@@ -111,6 +126,7 @@ class Box:
         self.memory = _memory(memory)
         self.scheduler, self.bundle, self.clock = scheduler, bundle, clock
         self.buffer = buffer
+        self.processes = processes
         told = os.environ.get("HEADRACE_DEBUG", "") not in ("", "0")
         self.debug = told if debug is None else debug
 
@@ -119,6 +135,22 @@ class Box:
 
     def _run(
         self, outputs: Sequence[Output], kept: Kept | None = None, only_now: bool = False
+    ) -> Run:
+        pool = self._pool()
+        elsewhere = ELSEWHERE.set(pool)
+        try:
+            return self._made(outputs, kept, only_now, pool)
+        finally:
+            ELSEWHERE.reset(elsewhere)
+
+    def _pool(self) -> Pool | None:
+        """Processes for functions that cannot be compiled; started when there is work for them."""
+        if self.processes == 0 or (self.processes is None and self.workers == 1):
+            return None
+        return Pool(self.processes or self.workers, forced=self.processes is not None)
+
+    def _made(
+        self, outputs: Sequence[Output], kept: Kept | None, only_now: bool, pool: Pool | None
     ) -> Run:
         return Run(
             outputs,
@@ -134,6 +166,7 @@ class Box:
             kept=kept,
             only_now=only_now,
             ordering=self.ordering,
+            pool=pool,
         )
 
     def _finish(self, node: Node, sink: Any, alone: bool = False) -> None:
@@ -250,8 +283,25 @@ class Box:
             elif isinstance(step, Buffered):
                 places.append("holds records until they are sent on together")
             else:
-                places.append(LOCK if step.python else "kernel")
+                places.append(self._step_place(step))
         return places
+
+    def _step_place(self, step: Narrow) -> str:
+        if isinstance(step, TableJoin):
+            return "looked up in a table that all evaluators share"
+        if not isinstance(step, MapRows):
+            return LOCK if step.python else "kernel"
+        place, pool = row_place(step), self._pool()
+        if place == NATIVE or pool is None or step.method not in ROW_METHODS:
+            return place
+        why = why_here(step.function, forced=pool.at_once)
+        if why is not None:
+            return f"{place}; stays in this process: {why}"
+        when = "" if pool.at_once else f" after {AFTER:g} s"
+        return f"{place}; in {pool.count} processes{when}"
+
+
+_RANGE = range(1025)
 
 
 class BoxBatch(BatchJob):

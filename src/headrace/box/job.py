@@ -35,6 +35,7 @@ from headrace.box.ingress import Ingress
 from headrace.box.manifest import Snapshot
 from headrace.box.ordered import Ordering
 from headrace.box.pace import Pace
+from headrace.box.processes import Pool
 from headrace.box.scheduler import scheduler_of
 from headrace.box.sinks import Collected, WrittenByEpoch, sink_of
 from headrace.buffers import Buffer
@@ -80,7 +81,9 @@ class Run:
         only_now: bool = False,
         ordering: Ordering | None = None,
         buffer: Buffer | None = None,
+        pool: Pool | None = None,
     ) -> None:
+        self.pool = pool
         self.clock: Clock = clock or RealClock()
         self.workers, self.cores, self.memory = workers, cores, memory
         self.scheduler = scheduler_of(scheduler)
@@ -419,6 +422,8 @@ class Run:
         self.finished_at = time.perf_counter()
         self.tables.close()
         self.cascade.room.notify_all()
+        if self.pool is not None:
+            self.pool.close()
         self.ended.set()
 
     # Checkpoints

@@ -21,6 +21,7 @@ from headrace.kernels.lateness import PROCESSING_TIME, stamped
 from headrace.kernels.memo import memo_rows
 from headrace.kernels.native import panes
 from headrace.kernels.routing import route_rows
+from headrace.kernels.row_steps import RowStep
 from headrace.kernels.table_join import Finder
 from headrace.kernels.tokenise import Text, Tokeniser
 from headrace.plan.nodes import (
@@ -329,14 +330,9 @@ def _event_time(step: EventTime, schema: pa.Schema) -> tuple[Run, pa.Schema]:
 
 
 def _map_rows(step: MapRows, schema: pa.Schema) -> tuple[Run, pa.Schema]:
-    label = f"{step.label} ({step.detail})"
-    if step.method == "map":
-        return rows.map_rows(step.function, step.schema, label), step.schema
-    if step.method == "flat_map":
-        return rows.flat_map_rows(step.function, step.schema, label), step.schema
-    if step.method == "filter":
-        return rows.filter_rows(step.function, label), schema
-    return rows.inspect_rows(step.function, label), schema
+    if step.method in ("inspect", "for_each"):
+        return rows.inspect_rows(step.function, f"{step.label} ({step.detail})"), schema
+    return RowStep(step, schema), schema if step.method == "filter" else step.schema
 
 
 def _look_up(lookup: Callable[[], Lookup], schema: pa.Schema) -> Run:

@@ -179,38 +179,81 @@ def results_of(
             raise failure(label, error, row) from error
 
 
-def map_rows(
-    function: Callable[..., Any], schema: pa.Schema, label: str
-) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """``map``: one record out for each record in."""
-    return lambda batch: packed([r for _, r in results_of(function, batch, label)], schema, label)
+@dataclasses.dataclass(frozen=True, eq=False)
+class WithValues:
+    """A function of a record that gives the record with one more field for each function."""
+
+    functions: tuple[Callable[..., Any], ...]
+    plain: bool
+    """Whether the record is a plain value."""
+
+    def __call__(self, row: Any) -> tuple[Any, ...]:
+        more = [function(row) for function in self.functions]
+        return (row, *more) if self.plain else (*row, *more)
+
+    @property
+    def __name__(self) -> str:
+        return ", ".join(getattr(f, "__name__", "function") for f in self.functions)
 
 
-def flat_map_rows(
-    function: Callable[..., Any], schema: pa.Schema, label: str
-) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """``flat_map``: any number of records out for each record in."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Keeping:
+    """A function that yields records, each with some fields of the record it came from."""
 
-    def listed(row: Any) -> list[Any]:
-        return list(function(row))  # here, so that a generator's error is told with its record
+    function: Callable[..., Any]
+    kept: tuple[str, ...]
+    names: tuple[str, ...]
 
-    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
-        lists = [r for _, r in results_of(listed, batch, label)]
-        return packed(list(itertools.chain.from_iterable(lists)), schema, label)
+    def __call__(self, row: Any) -> Iterator[tuple[Any, ...]]:
+        before = [row[n] if isinstance(row, RowMixin) else row for n in self.kept]
+        for item in self.function(row):
+            yield (*before, *record_values(item, list(self.names)))
 
-    return run
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        return (self.function,)
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.function, "__name__", "function")
 
 
-def filter_rows(
-    function: Callable[..., Any], label: str
-) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """``filter``: the records for which the function is true."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Interpreter:
+    """A step with a function of a record, run as Python; here, or where it is sent."""
 
-    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
-        mask = [bool(r) for _, r in results_of(function, batch, label)]
-        return batch.filter(pa.array(mask, pa.bool_()))
+    function: Callable[..., Any]
+    method: str
+    schema: pa.Schema
+    """What it gives."""
+    label: str
 
-    return run
+    def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """What comes of a bundle."""
+        if self.method == "map":
+            return self.mapped(batch)
+        if self.method == "flat_map":
+            return self.flat_mapped(batch)[0]
+        return batch.filter(self.mask(batch))
+
+    def mapped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """``map``: one record out for each record in."""
+        results = [r for _, r in results_of(self.function, batch, self.label)]
+        return packed(results, self.schema, self.label)
+
+    def flat_mapped(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:
+        """``flat_map``: any number of records out for each record in, and how many of each."""
+        lists = [r for _, r in results_of(self._listed, batch, self.label)]
+        records = list(itertools.chain.from_iterable(lists))
+        return packed(records, self.schema, self.label), [len(each) for each in lists]
+
+    def _listed(self, row: Any) -> list[Any]:
+        return list(self.function(row))  # so that a generator's error is told with its record
+
+    def mask(self, batch: pa.RecordBatch) -> pa.Array:
+        """``filter``: for which records the function is true."""
+        true = [bool(r) for _, r in results_of(self.function, batch, self.label)]
+        return pa.array(true, pa.bool_())
 
 
 def inspect_rows(

@@ -7,6 +7,7 @@ begin a new stage (RStream §IV). Nothing here knows an engine.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from sqlglot import exp
 from headrace.buffers import Buffer
 from headrace.expressions import Dialect
 from headrace.plan.scans import AnyStep, CountStep, OnceStep, UserStep
+from headrace.plan.texts import Texts, texts_of
 from headrace.windows import AnyWindow, EventClock, show_duration
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from headrace.io.source import Source
 
 Named = tuple[tuple[str, exp.Expr], ...]
+NATIVE = "__headrace_native__"
+"""What marks a function that must be compiled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +193,24 @@ class MapRows(Narrow):
 
     function: Callable[..., Any]
     method: str
+
+    @functools.cached_property
+    def texts(self) -> Texts:
+        """The text of the function and of those it calls, for those who compile it."""
+        return texts_of(self._functions)
+
+    @property
+    def native(self) -> bool:
+        """Whether the function is to be compiled, and nothing else."""
+        return any(getattr(each, NATIVE, False) for each in self._functions)
+
+    @property
+    def _functions(self) -> tuple[Callable[..., Any], ...]:
+        return getattr(self.function, "functions", (self.function,))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the texts: where it is sent, they may not be found."""
+        return {**self.__dict__, "texts": self.texts}
 
     @property
     def name(self) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -120,11 +118,3 @@ class CountStep:
 
 
 AnyStep = UserStep | RunningStep | ShiftStep | RankStep | OnceStep | CountStep
-
-
-def source_of(function: Callable[..., Any]) -> str | None:
-    """The text of a function, if it can be read."""
-    try:
-        return textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError):
-        return None

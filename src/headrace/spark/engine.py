@@ -30,6 +30,7 @@ from headrace.plan.nodes import (
     JoinWithin,
     Late,
     LookUp,
+    MapRows,
     Narrow,
     Node,
     Read,
@@ -306,6 +307,10 @@ def _step_place(step: Narrow) -> str:
         return f"looked up in the Python worker: the {('left', 'right')[step.side]} side is small"
     if isinstance(step, TableJoin):
         return "looked up in a table that each Python worker has"
+    if isinstance(step, MapRows):
+        from headrace.kernels.row_steps import row_place
+
+        return row_place(step)
     return LOCK if step.python else "kernel"
 
 

@@ -1,0 +1,1 @@
+"""People's functions of a record as native code, with the results that the interpreter gives."""
