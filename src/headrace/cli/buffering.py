@@ -37,7 +37,10 @@ def show(report: dict[str, Any], console: Console) -> None:
         table = Table(show_edge=False, pad_edge=False)
         latency = "p50_ms" in rows[0]
         headings = ["policy", "buffers"] if latency else ["policy"]
-        headings += ["records", *(["p50", "p99", "max ms"] if latency else ["K/s", "spread"])]
+        headings += [
+            "records",
+            *(["p50", "p99", "max ms"] if latency else ["K/s", "spread", "K/cpu s"]),
+        ]
         headings.append("others")
         for heading in headings:
             is_left = heading == "policy"
@@ -48,7 +51,7 @@ def show(report: dict[str, Any], console: Console) -> None:
             if latency:
                 cells += [f"{row[key]:,.1f}" for key in ("p50_ms", "p99_ms", "max_ms")]
             else:
-                rates = ("records_per_s", "records_per_s_spread")
+                rates = ("records_per_s", "records_per_s_spread", "records_per_cpu_s")
                 cells += [f"{row[key] / 1000:,.1f}" for key in rates]
             table.add_row(*cells, f"{100 * row['others']:.0f} %")
         console.print(table, soft_wrap=True)
