@@ -200,17 +200,10 @@ def test_a_checkpoint_has_what_waited(stage: bool, policy: Any, tmp_path: Path) 
 
     def written() -> list[int]:
         try:
-<<<<<<< HEAD
-            found = hr.read_parquet(tmp_path / "out")
-        except hr.PlanError:  # nothing is committed yet
-            return []
-        return sorted(found.collect(on="box")["n"].to_pylist())
-=======
             stream = hr.read_parquet(tmp_path / "out")
         except hr.PlanError:  # there is no file yet
             return []
         return sorted(stream.collect(on="box")["n"].to_pylist())
->>>>>>> buffers
 
     drop(folder, "1.csv", "n\n1\n2\n3\n")
     job = outlet.start(on=engine, checkpoint=tmp_path / "state")

@@ -107,9 +107,12 @@ def test_a_job_that_is_stopped_ends_its_processes():
 
     job = hr.rate(1000).map(endless, schema="string").start(on=FORCED)
     me = psutil.Process()
-    until(lambda: [p for p in me.children() if p.cpu_times().user > 0.5])
-    children = [p for p in me.children() if "row_worker" in " ".join(p.cmdline())]
-    assert children
+
+    def workers() -> list[psutil.Process]:
+        return [p for p in me.children() if "row_worker" in " ".join(p.cmdline())]
+
+    until(lambda: [p for p in workers() if p.cpu_times().user > 0.5])
+    children = workers()
     job.stop(drain=False)
     until(lambda: not any(p.is_running() and p.status() != "zombie" for p in children))
 
