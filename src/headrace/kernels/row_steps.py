@@ -95,6 +95,8 @@ def _compiled(step: MapRows, schema: pa.Schema, *, nulls: bool) -> Compiled:
             found = Compiled(work, frozenset(schema.names) if nulls else frozenset()).compile()
         except RecursionError:
             raise Unfit("it is nested too deeply") from None
+        except RuntimeError as error:
+            raise Unfit(f"LLVM cannot compile it: {str(error).splitlines()[0]}") from error
         known[key] = found
     return found
 

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from headrace.kernels.compiled.arithmetic import as_float
 from headrace.kernels.compiled.code import Code
-from headrace.kernels.compiled.expressions import Any_, Expressions, Scope
+from headrace.kernels.compiled.expressions import Any_, Expressions, Restart, Scope
 from headrace.kernels.compiled.statements import Statements
 from headrace.kernels.compiled.values import (
     F32,
@@ -35,12 +35,13 @@ from headrace.types import type_name
 class Output:
     """A column that a function gives."""
 
-    def __init__(self, field: pa.Field) -> None:
+    def __init__(self, field: pa.Field, nullable: set[str]) -> None:
         kind = kind_of(field.type)
         if kind is None:
             raise Unfit(f"it gives '{field.name}', which is {type_name(field.type)}")
         self.field, self.kind = field, kind
-        self.nulls = False
+        self._nullable = nullable
+        self.nulls = field.name in nullable
         """Whether it may be null."""
         self.refused: Kind | None = None
         self.taken = False
@@ -61,15 +62,14 @@ class Output:
 
         The results of records that are left to the interpreter are checked as all results are.
         """
-        if value.kind is Kind.NONE:
-            self.nulls = self.taken = True
-            return value
-        fitted = self._fit(value, c)
+        fitted = value if value.kind is Kind.NONE else self._fit(value, c)
         if fitted is None:
             self.refused = value.kind
-        else:
-            self.taken = True
-            self.nulls = self.nulls or value.there is not None
+            return None
+        self.taken = True
+        if fitted.there is not None and not self.nulls:
+            self._nullable.add(self.field.name)
+            raise Restart
         return fitted
 
     def _fit(self, value: Value, c: Code) -> Value | None:
@@ -109,9 +109,8 @@ class Output:
                 part = c.b.ptrtoint(part, I64)
                 c.b.store(value.parts[1], c.b.gep(self._typed(lengths, I64, c), [at]))
             c.b.store(part, c.b.gep(self._typed(data, part.type, c), [at]))
-        there = ir.Constant(I1, 1) if value.there is None else value.there
-        known = c.b.icmp_unsigned("!=", valid, ir.Constant(I64, 0))
-        with c.b.if_then(known):  # there is no place for it where it is never null
+        if self.nulls:
+            there = ir.Constant(I1, 1) if value.there is None else value.there
             c.b.store(c.b.zext(there, I8), c.b.gep(self._typed(valid, I8, c), [at]))
 
     def _typed(self, address: Any, kind: Any, c: Code) -> Any:
