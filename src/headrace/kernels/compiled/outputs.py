@@ -140,7 +140,9 @@ class Results:
         if record is None:
             record = [self.e.value(node, scope)]
             if len(self.outputs) != 1:
-                return None
+                if record[0].kind is Kind.NONE:
+                    return None
+                raise Unfit(f"it gives one value for {len(self.outputs)} columns")
         fitted = [o.fit(v, self.e.c) for o, v in zip(self.outputs, record, strict=True)]
         values = [each for each in fitted if each is not None]
         return values if len(values) == len(fitted) else None
@@ -250,8 +252,9 @@ class Results:
 
 def _named_tuple_fields(kind: Any) -> dict[str, Any]:
     """The fields of a named tuple that is made as it always is, with their defaults."""
-    base = next((b for b in kind.__mro__ if b.__dict__.get("_fields") is not None), None)
-    if base is None or kind.__new__ is not base.__dict__.get("__new__") or "__init__" in vars(kind):
+    new = kind.__new__
+    usual = isinstance(new, FunctionType) and new.__code__.co_filename == "<string>"
+    if not usual or kind.__init__ is not object.__init__:
         raise Unfit(f"{kind.__name__} is made in a way of its own")
     return {n: kind._field_defaults.get(n, dataclasses.MISSING) for n in kind._fields}
 

@@ -260,7 +260,8 @@ class Statements:
         self.e.store(scope, name, binary(node.op, self.e.load(scope, name), value, self.c))
 
     def _Assert(self, node: ast.Assert, scope: Scope) -> None:
-        self.c.check(self.e.test(node.test, scope))
+        if __debug__:  # python -O leaves them out
+            self.c.check(self.e.test(node.test, scope))
 
     def _Raise(self, node: ast.Raise, scope: Scope) -> None:
         self.c.b.branch(self.c.bail)
