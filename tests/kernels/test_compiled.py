@@ -8,7 +8,8 @@ import linecache
 import math
 import random
 import re
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import hypothesis.strategies as st
 import pyarrow as pa
@@ -317,3 +318,53 @@ def test_numbers_are_the_same_to_the_last_bit(text):
     fast = native(step, schema)
     assert fast._native(batch).run(batch).left.size == 0
     assert outcome(fast, batch) == outcome(interpreted(step, schema), batch)
+
+
+class Pair(NamedTuple):
+    a: int
+    b: float = 0.5
+
+
+@dataclass(frozen=True)
+class Frozen:
+    a: int
+    b: float = 0.5
+
+
+@dataclass
+class Changed:
+    a: int
+    b: float = 0.5
+
+    def __post_init__(self) -> None:
+        self.a += 1
+
+
+class Made(NamedTuple("Made", [("a", int), ("b", float)])):
+    def __new__(cls, a: int, b: float) -> Any:
+        return super().__new__(cls, a + 1, b)
+
+
+@pytest.mark.parametrize(
+    ("text", "compiled"),
+    [
+        ("Pair(r.b)", True),
+        ("Pair(b=r.y, a=3)", True),
+        ("Frozen(r.b, b=2.0)", True),
+        ("dict(b=r.y)", True),
+        ("{'a': r.b, 'b': r.y}", True),
+        ("(r.b, r.y)", True),
+        ("Changed(r.b)", False),
+        ("Made(r.b, r.y)", False),
+        ("{'c': r.b}", False),
+        ("(r.b,)", False),
+        ("r.b", False),
+    ],
+)
+def test_records_are_made_as_python_makes_them(text, compiled):
+    known = {"Pair": Pair, "Frozen": Frozen, "Changed": Changed, "Made": Made}
+    f = function(f"f = lambda r: {text}\n", **known)
+    step = step_of(f, {"a": "bigint", "b": "double"})
+    batch = batch_of(rows_of(1))
+    assert (why_not_native(step, SCHEMA) is None) == compiled
+    assert outcome(native(step), batch) == outcome(interpreted(step), batch)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
+from collections import OrderedDict
 from contextvars import ContextVar
 from types import FunctionType
 from typing import Any, Protocol
@@ -45,7 +45,9 @@ class Elsewhere(Protocol):
 ELSEWHERE: ContextVar[Elsewhere | None] = ContextVar("ELSEWHERE", default=None)
 """What steps are compiled for at the moment: an engine says so while it compiles a pipeline."""
 _Key = tuple[Any, ...]
-_COMPILED: weakref.WeakKeyDictionary[Any, dict[_Key, Compiled]] = weakref.WeakKeyDictionary()
+_COMPILED: OrderedDict[_Key, Compiled] = OrderedDict()
+_MOST_COMPILED = 256
+_CACHE = threading.Lock()
 
 
 def work_of(step: MapRows, schema: pa.Schema) -> Work:
@@ -86,16 +88,21 @@ def row_place(step: MapRows) -> str:
 def _compiled(step: MapRows, schema: pa.Schema, *, nulls: bool) -> Compiled:
     """A step's function compiled, once for all that run it while its globals stay the same."""
     work = work_of(step, schema)
-    known = _COMPILED.setdefault(step.function, {})
     columns = tuple((f.name, f.type) for s in (schema, step.schema) for f in s)
-    key = (step.method, len(schema), columns, nulls)
-    found = known.get(key)
+    key = (step.function, step.method, len(schema), columns, nulls)
+    with _CACHE:
+        found = _COMPILED.get(key)
     if found is None or not found.current:
         try:
             found = Compiled(work, frozenset(schema.names) if nulls else frozenset()).compile()
         except RecursionError:
             raise Unfit("it is nested too deeply") from None
-        known[key] = found
+        except RuntimeError as error:
+            raise Unfit(f"LLVM cannot compile it: {str(error).splitlines()[0]}") from error
+        with _CACHE:
+            _COMPILED[key] = found
+            if len(_COMPILED) > _MOST_COMPILED:
+                _COMPILED.popitem(last=False)
     return found
 
 

@@ -139,7 +139,10 @@ def record_values(result: Any, names: list[str]) -> Sequence[Any]:
 
 def describe(row: Any) -> str:
     """A record as a message shows it."""
-    shown = repr(row.asdict() if isinstance(row, RowMixin) else row)
+    try:
+        shown = repr(row.asdict() if isinstance(row, RowMixin) else row)
+    except Exception:  # an integer of thousands of digits, or an object that cannot be shown
+        shown = object.__repr__(row)
     return shown if len(shown) <= 300 else shown[:297] + "…"
 
 

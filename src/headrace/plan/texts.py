@@ -47,7 +47,10 @@ def text_of(function: FunctionType) -> str | None:
         # Of those on one line, the one in which its code begins, the innermost.
         around = [node for node in found if _begins(node) <= (first, column) < _ends(node)]
         found = sorted(around, key=_begins)[-1:]
-    return ast.unparse(found[0]) if len(found) == 1 else None
+    try:
+        return ast.unparse(found[0]) if len(found) == 1 else None
+    except RecursionError:
+        return None
 
 
 def texts_of(functions: Any) -> Texts:
@@ -92,7 +95,7 @@ def _parsed(filename: str, text: str) -> tuple[list[_Node], dict[str, list[CodeT
     try:
         tree = ast.parse(text)
         module = compile(tree, filename, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     nodes = [node for node in ast.walk(tree) if isinstance(node, _Node)]
     codes: dict[str, list[CodeType]] = {}

@@ -61,10 +61,11 @@ class Compiled:
         self.work, self._nullable = work, nullable
         library()
         kinds: dict[Path, Kind] = {}
+        given_null: set[str] = set()
         self._trees: dict[Any, Definition] = {}  # held, for their ids tell variables apart
         for _ in range(_RESTARTS):
             try:
-                self._loop = Loop(work, nullable, kinds, self._trees)
+                self._loop = Loop(work, nullable, kinds, given_null, self._trees)
                 break
             except Restart:
                 continue

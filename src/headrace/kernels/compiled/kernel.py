@@ -72,6 +72,10 @@ class Columns:
         self.code: Any = None
         self.parameters: Any = None
         self.row: Any = None
+        self.loads: Any = None
+        """The block that reads columns, whatever comes of them: LLVM need not branch for it."""
+        self._values: dict[str, Value] = {}
+        self._known: dict[int, Any] = {}
 
     def read(self, name: str) -> Value:
         """A column's value of the record at hand."""
@@ -79,9 +83,18 @@ class Columns:
         kind = kind_of(field.type)
         if kind is None:
             raise Unfit(f"it reads '{name}', which is {type_name(field.type)}")
-        if name not in self.order:
+        if name not in self._values:
             self.order.append(name)
-        first, b, i = self.first + READ * self.order.index(name), c.b, self.row
+            with c.b.goto_block(self.loads):
+                self._values[name] = self._loaded(name, kind)
+        value = self._values[name]
+        if kind in TIMES:
+            fits = times.in_range(value.parts[0], c)
+            c.check(fits if value.there is None else c.b.or_(fits, c.b.not_(value.there)))
+        return value
+
+    def _loaded(self, name: str, kind: Kind) -> Value:
+        first, b, i = self.first + READ * self.order.index(name), self.code.b, self.row
         there = self._bit(first + 2, first + 3) if name in self.nullable else None
         if kind is Kind.BOOL:
             return Value(kind, (self._bit(first, first + 1),), there)
@@ -91,22 +104,20 @@ class Columns:
             end = b.sext(b.load(b.gep(offsets, [b.add(i, ir.Constant(I64, 1))])), I64)
             data = b.gep(self.pointer(first + 1, I8), [start])
             return Value(kind, (data, b.sub(end, start)), there)
-        width = field.type.bit_width
+        width = self.schema.field(name).type.bit_width
         if kind is Kind.FLOAT:
             number = b.load(b.gep(self.pointer(first, F64 if width == 64 else F32), [i]))
             return Value(kind, (number if width == 64 else b.fpext(number, F64),), there)
         number = b.load(b.gep(self.pointer(first, ir.IntType(width)), [i]))
-        number = number if width == 64 else b.sext(number, I64)
-        if kind in TIMES:
-            fits = times.in_range(number, c)
-            c.check(fits if there is None else b.or_(fits, b.not_(there)))
-        return Value(kind, (number,), there)
+        return Value(kind, (number if width == 64 else b.sext(number, I64),), there)
 
     def parameter(self, place: int) -> Any:
         """One of the call's parameters."""
-        b = self.code.b
-        with b.goto_entry_block():
-            return b.load(b.gep(self.parameters, [ir.Constant(I64, place)]))
+        if place not in self._known:
+            b = ir.IRBuilder()
+            b.position_before(self.code.b.function.entry_basic_block.terminator)
+            self._known[place] = b.load(b.gep(self.parameters, [ir.Constant(I64, place)]))
+        return self._known[place]
 
     def pointer(self, place: int, kind: Any) -> Any:
         """A parameter that is an address."""
@@ -128,12 +139,13 @@ class Loop:
         work: Work,
         nullable: frozenset[str],
         kinds: dict[Path, Kind],
+        given_null: set[str],
         trees: dict[Any, Definition],
     ) -> None:
         self.names = Names()
         self.module = ir.Module("headrace")
         fields = [_MASK] if work.method == "filter" else list(work.gives)
-        self.outputs = [Output(field) for field in fields]
+        self.outputs = [Output(field, given_null) for field in fields]
         self.columns = Columns(work.schema, nullable, FIRST + GIVEN * len(fields))
         self._begin()
         expressions = Expressions(self.c, self.names, self.columns, kinds)
@@ -200,10 +212,14 @@ class Loop:
         put(MADE, b.load(self.made))
         b.ret(count)
         b.position_at_end(row)
+        columns.loads = row
         b.store(b.load(self.made), self.began)
         if all(output.kind is not Kind.TEXT for output in self.outputs):
             b.store(ir.Constant(I64, 0), self.used)  # text is of this record only
         c.take = self._take
+        body = c.block("record")
+        b.branch(body)
+        b.position_at_end(body)
 
     def _room(self, enough: Any, wanted: Any) -> None:
         """Go on if there is room; if not, leave the loop, to come back with more."""

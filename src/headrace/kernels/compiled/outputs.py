@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from headrace.kernels.compiled.arithmetic import as_float
 from headrace.kernels.compiled.code import Code
-from headrace.kernels.compiled.expressions import Any_, Expressions, Scope
+from headrace.kernels.compiled.expressions import Any_, Expressions, Restart, Scope
 from headrace.kernels.compiled.statements import Statements
 from headrace.kernels.compiled.values import (
     F32,
@@ -35,12 +35,13 @@ from headrace.types import type_name
 class Output:
     """A column that a function gives."""
 
-    def __init__(self, field: pa.Field) -> None:
+    def __init__(self, field: pa.Field, nullable: set[str]) -> None:
         kind = kind_of(field.type)
         if kind is None:
             raise Unfit(f"it gives '{field.name}', which is {type_name(field.type)}")
         self.field, self.kind = field, kind
-        self.nulls = False
+        self._nullable = nullable
+        self.nulls = field.name in nullable
         """Whether it may be null."""
         self.refused: Kind | None = None
         self.taken = False
@@ -61,15 +62,14 @@ class Output:
 
         The results of records that are left to the interpreter are checked as all results are.
         """
-        if value.kind is Kind.NONE:
-            self.nulls = self.taken = True
-            return value
-        fitted = self._fit(value, c)
+        fitted = value if value.kind is Kind.NONE else self._fit(value, c)
         if fitted is None:
             self.refused = value.kind
-        else:
-            self.taken = True
-            self.nulls = self.nulls or value.there is not None
+            return None
+        self.taken = True
+        if fitted.there is not None and not self.nulls:
+            self._nullable.add(self.field.name)
+            raise Restart
         return fitted
 
     def _fit(self, value: Value, c: Code) -> Value | None:
@@ -109,9 +109,8 @@ class Output:
                 part = c.b.ptrtoint(part, I64)
                 c.b.store(value.parts[1], c.b.gep(self._typed(lengths, I64, c), [at]))
             c.b.store(part, c.b.gep(self._typed(data, part.type, c), [at]))
-        there = ir.Constant(I1, 1) if value.there is None else value.there
-        known = c.b.icmp_unsigned("!=", valid, ir.Constant(I64, 0))
-        with c.b.if_then(known):  # there is no place for it where it is never null
+        if self.nulls:
+            there = ir.Constant(I1, 1) if value.there is None else value.there
             c.b.store(c.b.zext(there, I8), c.b.gep(self._typed(valid, I8, c), [at]))
 
     def _typed(self, address: Any, kind: Any, c: Code) -> Any:
@@ -141,7 +140,9 @@ class Results:
         if record is None:
             record = [self.e.value(node, scope)]
             if len(self.outputs) != 1:
-                return None
+                if record[0].kind is Kind.NONE:
+                    return None
+                raise Unfit(f"it gives one value for {len(self.outputs)} columns")
         fitted = [o.fit(v, self.e.c) for o, v in zip(self.outputs, record, strict=True)]
         values = [each for each in fitted if each is not None]
         return values if len(values) == len(fitted) else None
@@ -251,8 +252,9 @@ class Results:
 
 def _named_tuple_fields(kind: Any) -> dict[str, Any]:
     """The fields of a named tuple that is made as it always is, with their defaults."""
-    base = next((b for b in kind.__mro__ if b.__dict__.get("_fields") is not None), None)
-    if base is None or kind.__new__ is not base.__dict__.get("__new__") or "__init__" in vars(kind):
+    new = kind.__new__
+    usual = isinstance(new, FunctionType) and new.__code__.co_filename == "<string>"
+    if not usual or kind.__init__ is not object.__init__:
         raise Unfit(f"{kind.__name__} is made in a way of its own")
     return {n: kind._field_defaults.get(n, dataclasses.MISSING) for n in kind._fields}
 

@@ -260,7 +260,8 @@ class Statements:
         self.e.store(scope, name, binary(node.op, self.e.load(scope, name), value, self.c))
 
     def _Assert(self, node: ast.Assert, scope: Scope) -> None:
-        self.c.check(self.e.test(node.test, scope))
+        if __debug__:  # python -O leaves them out
+            self.c.check(self.e.test(node.test, scope))
 
     def _Raise(self, node: ast.Raise, scope: Scope) -> None:
         self.c.b.branch(self.c.bail)
@@ -437,9 +438,7 @@ class Statements:
         if len(separator) > 1:
             raise Unfit("it splits text a number of times")
         words = not separator or separator[0].kind is Kind.NONE
-        if words:
-            texts.check_ascii(text, c)
-        else:
+        if not words:
             by = c.present(separator[0])
             if by.kind is not Kind.TEXT:
                 raise Unfit(f"it splits text by {by.kind.value}")
@@ -458,6 +457,8 @@ class Statements:
         b.cbranch(b.icmp_signed("<", at, size), look, found)
         b.position_at_end(look)
         byte = b.load(b.gep(text.parts[0], [at]))
+        if words:
+            c.check(b.icmp_signed(">=", byte, ir.Constant(byte.type, 0)))
         stops = texts.is_space(byte, c) if words else b.icmp_signed("==", byte, mark)
         on = c.block("on")
         b.cbranch(stops, found, on)

@@ -109,14 +109,17 @@ def stripped(text: Value, sides: str, c: Code) -> Value:
 
 def cased(text: Value, upper: bool, c: Code) -> Value:
     """``lower()`` and ``upper()``"""
-    check_ascii(text, c)
     room = c.take(text.parts[1])
+    every = c.slot(I8)
+    c.b.store(ir.Constant(I8, 0), every)
     first = ir.Constant(I8, ord("a") if upper else ord("A"))
     with c.counting(_ZERO, text.parts[1]) as (i, _):
         byte = _byte(text, i, c)
+        c.b.store(c.b.or_(c.b.load(every), byte), every)
         letter = c.b.icmp_unsigned("<", c.b.sub(byte, first), ir.Constant(I8, 26))
         other = c.b.xor(byte, ir.Constant(I8, 32))
         c.b.store(c.b.select(letter, other, byte), c.b.gep(room, [i]))
+    c.check(c.b.icmp_signed(">=", c.b.load(every), ir.Constant(I8, 0)))
     return Value(Kind.TEXT, (room, text.parts[1]))
 
 
