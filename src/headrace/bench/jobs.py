@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
 from headrace.apps import App
+from headrace.bench import orders
+from headrace.bench.peers import installed
 from headrace.bench.runner import Job
 from headrace.errors import PlanError, nearest
 from headrace.spark.engine import Spark
 
 ENGINES = ("spark", "box")
-BASELINES = ("pyspark",)
+BASELINES = ("pyspark", "duckdb", "polars")
 
 
 def jobs_for(
@@ -25,18 +30,26 @@ def jobs_for(
     for name in against:
         if name not in BASELINES:
             raise PlanError(f"there is no baseline '{name}'{nearest(name, BASELINES)}")
-        jobs[name] = _pyspark(app, path, form, spark)
+        jobs[name] = _baseline(name, app, path, form, spark)
     return jobs
 
 
 def _ours(app: App, path: str, form: str, engine: Any) -> Job:
-    def run() -> Any:
-        return {name: s.collect(on=engine) for name, s in app.pipelines(path, form).items()}
+    def query(name: str) -> pa.Table:
+        return app.pipelines(path, form)[name].collect(on=engine)
 
-    return run
+    return {name: partial(query, name) for name in app.pipelines(path, form)}
 
 
-def _pyspark(app: App, path: str, form: str, spark: Spark) -> Job:
+def _baseline(name: str, app: App, path: str, form: str, spark: Spark) -> Job:
+    if app.name == "orders":
+        if name == "pyspark":
+            return orders.pyspark_queries(lambda: spark.session, path)
+        queries = orders.duckdb_queries if name == "duckdb" else orders.polars_queries
+        return queries(installed(name), path)
+    if name != "pyspark":
+        raise PlanError(f"{name}: there is no baseline for {app.name}; use pyspark")
+
     def run() -> Any:
         from headrace.bench.pyspark import JOBS
 
