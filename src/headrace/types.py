@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 TIMESTAMP_NTZ = pa.timestamp("us")
 INTERVAL = pa.duration("us")
+CODED = pa.dictionary(pa.int32(), pa.string())
+"""Text as a source may give it to the first steps after it; no person sees it."""
 
 _NAMED: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -264,7 +266,11 @@ def normal_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = []
     for field in schema:
         column = batch.column(field.name)
-        if pa.types.is_dictionary(column.type):
+        if pa.types.is_dictionary(field.type):
+            if not column.type.equals(field.type):
+                column = normal_batch(batch, pa.schema([(field.name, pa.string())])).column(0)
+                column = column.dictionary_encode()
+        elif pa.types.is_dictionary(column.type):
             words = column.dictionary.cast(normal_type(column.type.value_type))
             column = pa.DictionaryArray.from_arrays(column.indices, words).dictionary_decode()
         if not column.type.equals(field.type):

@@ -90,9 +90,17 @@ def test_bench_compares_and_reports(capsys, tmp_path, one_round):
     assert {"median_s", "spread_s", "records_per_s", "peak_mb"} <= set(data["runs"][0])
 
 
-@pytest.mark.parametrize("app", ["search", "collisions"])
+@pytest.mark.parametrize("app", ["search", "collisions", "orders"])
 def test_the_other_baselines_give_our_answer(app, capsys, one_round):
     assert main(["bench", app, "--records", "3000"]) == 0
+
+
+def test_each_query_is_measured_against_its_peers(capsys, one_round):
+    arguments = ["--records", "4000", "--on", "box", "--against", "duckdb,polars"]
+    assert main(["bench", "orders", *arguments]) == 0
+    out = capsys.readouterr().out
+    assert "results equal" in out
+    assert all(name in out for name in ("two_joins", "q12", "box/polars: "))
 
 
 SMALL = ["--records", "4000", "--per-second", "1000", "--epoch-records", "500"]

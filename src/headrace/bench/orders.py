@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from headrace.bench.runner import Queries
+
 TABLES = ("lines", "orders", "customers")
 
 SQL = {
@@ -50,13 +52,12 @@ SQL = {
         AND received >= DATE '1994-01-01' AND received < DATE '1995-01-01' GROUP BY mode""",
 }
 
-Queries = dict[str, Callable[[], pa.Table]]
 
-
-def pyspark_queries(session: Any, path: str) -> Queries:
+def pyspark_queries(start: Callable[[], Any], path: str) -> Queries:
     """Spark SQL over the files, which are opened for every query as ours are."""
 
     def query(text: str) -> pa.Table:
+        session = start()
         for name in TABLES:
             session.read.parquet(f"{path}/{name}.parquet").createOrReplaceTempView(name)
         return session.sql(text).toArrow()

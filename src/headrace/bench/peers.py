@@ -15,7 +15,8 @@ from headrace.windows import AnyWindow, Window
 Peer = Callable[[], pa.Table]
 
 
-def _peer(name: str) -> Any:
+def installed(name: str) -> Any:
+    """A peer's package."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -40,7 +41,7 @@ def _spans(window: Window) -> tuple[str, str]:
 
 def duckdb_job(app: str, tables: dict[str, pa.Table], window: AnyWindow | None) -> Peer:
     """A query over tables that DuckDB has loaded."""
-    duckdb = _peer("duckdb")
+    duckdb = installed("duckdb")
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
     for name, table in tables.items():
@@ -90,7 +91,7 @@ _DUCKDB = {
 
 def polars_job(app: str, tables: dict[str, pa.Table], window: AnyWindow | None) -> Peer:
     """A lazy query over frames in memory, on Polars' streaming engine."""
-    pl = _peer("polars")
+    pl = installed("polars")
     frames = {name: pl.from_arrow(table).lazy() for name, table in tables.items()}
     span = None if app == "join" else _window(window)
     if span is not None and span.size != span.every:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,9 @@ from headrace.apps import App
 from headrace.bench.memory import MemoryWatch
 from headrace.errors import HeadraceError
 
-Job = Callable[[], dict[str, pa.Table]]
+Queries = Mapping[str, Callable[[], pa.Table]]
+"""Results by name, each of which is computed by itself."""
+Job = Callable[[], dict[str, pa.Table]] | Queries
 
 
 @dataclass
@@ -25,6 +27,8 @@ class Measured:
 
     engine: str
     seconds: list[float] = field(default_factory=list)
+    queries: dict[str, list[float]] = field(default_factory=dict)
+    """The seconds of each query, where there are several."""
     peak: int = 0
     worker: int = 0
 
@@ -64,7 +68,7 @@ def measure(
     equal = True
     for name, job in jobs.items():
         progress(f"warming up {name}")
-        result = job()
+        result = _run(job, {})
         if name not in unlike:
             first = first or result
             equal = equal and same_tables(first, result)
@@ -76,7 +80,7 @@ def measure(
             progress(f"round {turn + 1} of {rounds}: {name}")
             with MemoryWatch() as watch:
                 start = time.perf_counter()
-                job()
+                _run(job, measured[name].queries)
                 measured[name].seconds.append(time.perf_counter() - start)
             measured[name].peak = max(measured[name].peak, watch.tree)
             measured[name].worker = max(measured[name].worker, watch.worker)
@@ -92,6 +96,30 @@ def measure(
         "equal": equal,
         "runs": [m.report(records) for m in measured.values()],
         "ratios": ratios,
+        "queries": _by_query(list(measured.values())),
+    }
+
+
+def _run(job: Job, seconds: dict[str, list[float]]) -> dict[str, pa.Table]:
+    """What a job gives; how long each of its queries took is added to ``seconds``."""
+    if callable(job):
+        return job()
+    results = {}
+    for name, query in job.items():
+        start = time.perf_counter()
+        results[name] = query()
+        seconds.setdefault(name, []).append(time.perf_counter() - start)
+    return results
+
+
+def _by_query(measured: list[Measured]) -> dict[str, dict[str, float]]:
+    """The median seconds of each query on each engine, where there are several queries."""
+    names = list(measured[0].queries) if measured else []
+    if len(names) < 2 or not all(m.queries for m in measured):
+        return {}
+    return {
+        name: {m.engine: round(statistics.median(m.queries[name]), 4) for m in measured}
+        for name in names
     }
 
 

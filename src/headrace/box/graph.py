@@ -21,6 +21,7 @@ from headrace.box.pace import Pace
 from headrace.checkpoints.numbering import sources_of
 from headrace.errors import PlanError
 from headrace.kernels.chain import compile_chain
+from headrace.kernels.expressions.codes import coded_schema
 from headrace.kernels.scans import not_compiled
 from headrace.operators import is_operator, operator_of
 from headrace.operators.join import table_side
@@ -56,6 +57,8 @@ class Feed:
     outputs: list[tuple[Vertex, int]] = field(default_factory=list)
     late: list[tuple[Vertex, int]] = field(default_factory=list)
     columns: set[str] | None = field(default_factory=set)
+    coded: frozenset[str] = frozenset()
+    """The text columns that are given coded: the one step that reads them knows it."""
 
     def want(self, names: Iterable[str]) -> None:
         if self.columns is not None:
@@ -183,6 +186,9 @@ class Graph:
 
     def _operator(self, node: Node) -> Vertex:
         above = [self._above(source) for source in node.inputs]
+        for port, _ in above:
+            if isinstance(port, Feed) and self.readers[id(port.node)] == 1:
+                port.coded = port.node.source.coded if isinstance(port.node, Read) else port.coded
         inputs = [Input(tuple(steps), _schema(port)) for port, steps in above]
         operator = operator_of(node, inputs, self.zone)
         self.every_watermark = self.every_watermark or operator.every_watermark
@@ -340,6 +346,7 @@ class Graph:
             ingress = Ingress(node, wanted, cascade, pace, clock, flush, self.zone)
             ingress.number, ingress.turn = len(made), turns.get(id(node), 0)
             ingress.in_turn = in_turn
+            ingress.give_coded(feed.coded)
             ingress.outputs, ingress.late_outputs = feed.outputs, feed.late
             ingress.grains, ingress.every_watermark = self.grains, self.every_watermark
             made.append(ingress)
@@ -401,7 +408,7 @@ def _runs_python(steps: Iterable[Narrow]) -> bool:
 
 def _schema(port: Port) -> pa.Schema:
     if isinstance(port, Feed):
-        return port.node.schema
+        return coded_schema(port.node.schema, port.coded)
     assert port.schema is not None
     return port.schema
 

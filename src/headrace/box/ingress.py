@@ -24,8 +24,9 @@ from headrace.box.pace import LEAST, MOST, Pace
 from headrace.buffers import Buffer
 from headrace.errors import EngineError, HeadraceError, StepError
 from headrace.io.offsets import Followed, OffsetSource, Once, Reached, UpToDate
-from headrace.io.source import SetAside, Split, Watermark, at_most, sequences
+from headrace.io.source import SetAside, Split, Watermark, as_split, at_most, sequences
 from headrace.kernels.chain import Chain, compile_chain
+from headrace.kernels.expressions.codes import coded_schema
 from headrace.kernels.lateness import (
     first_late,
     is_by_source,
@@ -73,6 +74,8 @@ class Ingress:
         self.chain: Chain = compile_chain(steps[::-1], step.schema, columns, zone)
         self.wanted = pa.schema([step.schema.field(c) for c in self.chain.columns])
         self.schema = self.chain.schema
+        self.coded: frozenset[str] = frozenset()
+        """The text columns that are given coded."""
         self.cascade, self.pace, self.clock, self.flush = cascade, pace, clock, flush
         self.name = str(self.source)
         self.outputs: list[tuple[Vertex, int]] = []
@@ -117,6 +120,10 @@ class Ingress:
         self.arrivals = Arrivals(self.event, self.schema, zone, self.wall)
 
     # Beginning and end
+
+    def give_coded(self, names: frozenset[str]) -> None:
+        """Give some text columns coded."""
+        self.coded, self.wanted = names, coded_schema(self.wanted, names)
 
     def by_positions(
         self, offsets: OffsetSource, saved: Mapping[str, Any], folder: str | None, only_now: bool
@@ -208,7 +215,8 @@ class Ingress:
                 at = {**at, **{n: p for n, p in self.offsets.initial().items() if n not in at}}
                 now = self.only_now
                 return [Followed(self.offsets.only(n), n, p, now) for n, p in at.items()]
-            return list(self.source.splits(parallel))
+            splits = self.source.splits(parallel)
+            return [as_split(s).with_codes(self.coded) for s in splits] if self.coded else [*splits]
         except HeadraceError:
             raise
         except Exception as error:

@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--against",
         metavar="NAME,…",
         help="baselines: pyspark, the same job written by hand (pyspark-best: with all files in "
-        "one batch, for a streaming app); an engine, duckdb, polars, limit for a streaming app; "
-        "mllib and numpy for kmeans",
+        "one batch, for a streaming app); duckdb and polars for orders and streaming apps; an "
+        "engine or limit for a streaming app; mllib and numpy for kmeans",
     )
     parser.add_argument("--records", type=int, metavar="N", help="how many records to generate")
     parser.add_argument("--seed", type=int, default=1, help="the seed of the generator (1)")
@@ -149,7 +149,7 @@ def _batch(
     against = _names(arguments.against, "pyspark")
     jobs = jobs_for(app, path, form, on, against, spark, box)
     with notes.status("starting") as status:
-        if "spark" in on or against:
+        if "spark" in on or "pyspark" in against:
             status.update("starting Spark")
             _ = spark.session
         report = measure(app, records, jobs, arguments.rounds, status.update, UNLIKE)
@@ -275,9 +275,23 @@ def show(report: dict[str, Any], console: Console) -> None:
             f"{run['records_per_s']:,}", f"{run['peak_mb']:,.0f}", f"{run['worker_peak_mb']:,.0f}",
         )  # fmt: skip
     console.print(table)
+    if report["queries"]:
+        _show_queries(report["queries"], console)
     for name, ratio in report["ratios"].items():
         console.print(f"{name}: {ratio:.2f} times as fast")
     console.print("results equal" if report["equal"] else "[red]results differ[/red]")
+
+
+def _show_queries(queries: dict[str, dict[str, float]], console: Console) -> None:
+    """Each query's seconds."""
+    engines = list(next(iter(queries.values())))
+    table = Table(show_edge=False, pad_edge=False)
+    table.add_column("query")
+    for engine in engines:
+        table.add_column(f"{engine} s", justify="right")
+    for name, seconds in queries.items():
+        table.add_row(name, *(f"{seconds[engine]:.3f}" for engine in engines))
+    console.print(table)
 
 
 def _show_targets(report: dict[str, Any], console: Console) -> None:

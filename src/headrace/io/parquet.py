@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from headrace.errors import BadRecord, PlanError
 from headrace.io.files import File, describe_files, filesystem, find_files, split_size
 from headrace.io.filesink import FileSink
 from headrace.io.source import BUNDLE_ROWS, Source, Split
-from headrace.types import chosen, normal_batch, normal_schema
+from headrace.types import CODED, chosen, normal_batch, normal_schema
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class ParquetSource(Source):
     """Every row group: its file, its number, its bytes."""
     common: frozenset[str] = frozenset()
     """The columns that are stored in a way which every reader of Parquet takes alike."""
+    coded: frozenset[str] = frozenset()
+    """The text columns of few values, each of which is stored once."""
 
     @staticmethod
     def open(path: Any) -> ParquetSource:
@@ -33,12 +35,13 @@ class ParquetSource(Source):
         groups: list[tuple[int, int, int]] = []
         schema: pa.Schema | None = None
         common: frozenset[str] | None = None
+        coded: frozenset[str] | None = None
         for index, file in enumerate(files):
             try:
                 with _open(file) as parquet:
                     mine = normal_schema(parquet.schema_arrow)
                     meta = parquet.metadata
-                    same = _common_columns(parquet)
+                    same, codes = _common_columns(parquet), _coded_columns(parquet)
             except (pa.ArrowException, OSError) as error:
                 raise PlanError(f"read_parquet: {file.path!r} is not Parquet: {error}") from None
             if schema is None:
@@ -49,12 +52,14 @@ class ParquetSource(Source):
                     f"({', '.join(mine.names)}); read them apart"
                 )
             common = same if common is None else common & same
+            coded = codes if coded is None else coded & codes
             groups.extend(
                 (index, g, meta.row_group(g).total_byte_size) for g in range(meta.num_row_groups)
             )
         assert schema is not None
-        assert common is not None
-        return ParquetSource(files, schema, tuple(groups), common)
+        return ParquetSource(
+            files, schema, tuple(groups), common or frozenset(), coded or frozenset()
+        )
 
     @property
     def nbytes(self) -> int:
@@ -79,9 +84,11 @@ class ParquetSource(Source):
         return describe_files("parquet", self.files)
 
 
-def _open(file: File) -> Any:
+def _open(file: File, coded: Sequence[str] = ()) -> Any:
     system, path = filesystem(file.path)
-    return pq.ParquetFile(path, filesystem=system, pre_buffer=False)
+    return pq.ParquetFile(
+        path, filesystem=system, pre_buffer=False, read_dictionary=list(coded) or None
+    )
 
 
 _CODECS = {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"}
@@ -104,6 +111,23 @@ def _common_columns(parquet: Any) -> frozenset[str]:
             if not usual:
                 common.discard(chunk.path_in_schema)
     return frozenset(common)
+
+
+def _coded_columns(parquet: Any) -> frozenset[str]:
+    """The text columns whose codes take two bytes a record at most."""
+    schema, meta = parquet.schema_arrow, parquet.metadata
+    if not meta.num_row_groups:
+        return frozenset()
+    group = meta.row_group(0)
+    chunks = {c.path_in_schema: c for c in (group.column(i) for i in range(group.num_columns))}
+    return frozenset(
+        field.name
+        for field in schema
+        if pa.types.is_string(field.type)
+        and (chunk := chunks.get(field.name)) is not None
+        and chunk.has_dictionary_page
+        and chunk.total_uncompressed_size <= 2 * chunk.num_values
+    )
 
 
 def _is_common(kind: pa.DataType, times: bool) -> bool:
@@ -135,15 +159,22 @@ class ParquetSplit(Split):
     file: File
     groups: tuple[int, ...]
     schema: pa.Schema
+    coded: tuple[str, ...] = ()
+    """The text columns that are given coded."""
 
     @property
     def sequence(self) -> str:
         return self.file.path
 
+    def with_codes(self, names: Collection[str]) -> ParquetSplit:
+        return replace(self, coded=tuple(sorted(names)))
+
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        wanted = chosen(self.schema, columns)
+        fields = chosen(self.schema, columns)
+        coded = [name for name in self.coded if name in fields.names]
+        wanted = pa.schema([pa.field(f.name, CODED) if f.name in coded else f for f in fields])
         try:
-            with _open(self.file) as parquet:
+            with _open(self.file, coded) as parquet:
                 apart = any(map(_has_words_inside, parquet.schema_arrow.types))
                 for groups in [[g] for g in self.groups] if apart else [list(self.groups)]:
                     for batch in parquet.iter_batches(

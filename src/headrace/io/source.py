@@ -40,7 +40,7 @@ from __future__ import annotations
 import datetime
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
@@ -89,6 +89,10 @@ class Split(ABC):
     def read(self, columns: Sequence[str]) -> Iterator[Any]:
         """The records in order, with at least the columns asked for, a bundle at a time."""
 
+    def with_codes(self, names: Collection[str]) -> Split:
+        """The split, which gives some text columns coded if it can."""
+        return self
+
 
 class Source(ABC):
     """Where records come from. What is typed Any may be a property in a class of your own."""
@@ -101,6 +105,8 @@ class Source(ABC):
     """Whether its splits yield watermarks."""
     nbytes: Any = 0
     """About how many bytes it reads; 0 if it does not say."""
+    coded: Any = frozenset()
+    """Text columns that its splits can give coded, as Arrow's dictionaries."""
 
     @abstractmethod
     def splits(self, parallelism: int) -> Sequence[Split]:

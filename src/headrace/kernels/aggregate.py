@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from headrace.kernels.chain import (
     Chain,
     SplitText,
     as_split,
+    as_stored,
     blame,
     compile_chain,
     is_not_empty,
@@ -28,6 +29,7 @@ from headrace.kernels.chain import (
 )
 from headrace.kernels.expressions import Kernel, compile_expression, evaluate
 from headrace.kernels.expressions.casts import cast
+from headrace.kernels.expressions.codes import decoded
 from headrace.kernels.expressions.hashing import hash_columns, hashable
 from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.group import Grouper, normal_key
@@ -49,7 +51,7 @@ class Aggregation:
     result_schema: pa.Schema
 
     def evaluate(self, batch: pa.RecordBatch) -> tuple[list[pa.Array], list[list[pa.Array]]]:
-        """The keys and the aggregates' inputs for a bundle."""
+        """The keys, coded where the bundle has them so, and the aggregates' inputs."""
         keys = [evaluate(k, batch) for k in self.keys]
         return keys, [[evaluate(k, batch) for k in kernels] for kernels in self.inputs]
 
@@ -63,10 +65,7 @@ class Aggregation:
 
 def compile_aggregation(node: GroupBy, schema: pa.Schema, zone: str = "UTC") -> Aggregation:
     """Compile keys and aggregates over bundles of ``schema``."""
-    keys = tuple(
-        cast(k, storable(k.type))
-        for k in (compile_expression(tree, schema, zone) for _, tree in node.keys)
-    )
+    keys = tuple(_key(tree, schema, zone) for _, tree in node.keys)
     Grouper([k.type for k in keys])  # refuses types that cannot be keys
     inputs = tuple(
         tuple(compile_expression(tree, schema, zone) for tree in aggregate_trees(aggregate))
@@ -79,6 +78,14 @@ def compile_aggregation(node: GroupBy, schema: pa.Schema, zone: str = "UTC") -> 
         partial.append(pa.field(name, states.partial))
         result.append(pa.field(name, states.result))
     return Aggregation(keys, inputs, node, pa.schema(partial), pa.schema(result))
+
+
+def _key(tree: Any, schema: pa.Schema, zone: str) -> Kernel:
+    coded = as_stored(tree, schema)
+    if coded is not None:
+        return replace(coded, type=pa.string())
+    kernel = compile_expression(tree, schema, zone)
+    return cast(kernel, storable(kernel.type))
 
 
 def aggregate_trees(aggregate: Any) -> list[Any]:
@@ -155,7 +162,10 @@ def single_partials(aggregation: Aggregation, batch: pa.RecordBatch) -> pa.Recor
     rows, states = np.arange(batch.num_rows), aggregation.accumulators()
     for state, columns in zip(states, inputs, strict=True):
         state.update(rows, batch.num_rows, columns)
-    columns = [*(normal_key(k) for k in keys), *(s.partials(batch.num_rows) for s in states)]
+    columns = [
+        *(normal_key(decoded(k)) for k in keys),
+        *(s.partials(batch.num_rows) for s in states),
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=aggregation.partial_schema)
 
 
@@ -231,7 +241,8 @@ def compile_partial(
     fused = _fused(steps, schema, node, zone)
     if fused is not None:
         return fused
-    chain = compile_chain(steps, schema, columns_needed(node), zone)
+    coded = node.window is None
+    chain = compile_chain(steps, schema, columns_needed(node), zone, coded=coded)
     return PartialPlan(chain, compile_aggregation(node, chain.schema, zone), None, True)
 
 

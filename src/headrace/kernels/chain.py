@@ -15,6 +15,7 @@ from sqlglot import exp
 from headrace.errors import ExpressionError, HeadraceError, PlanError, StepError
 from headrace.kernels import rows
 from headrace.kernels.expressions import compile_expression, evaluate
+from headrace.kernels.expressions.codes import decoded, is_coded, plain_schema
 from headrace.kernels.expressions.kernel import Kernel, as_column, numbers
 from headrace.kernels.join import Lookup
 from headrace.kernels.lateness import PROCESSING_TIME, stamped
@@ -88,14 +89,20 @@ def compile_chain(
     schema: pa.Schema,
     needed: Iterable[str] | None = None,
     zone: str = "UTC",
+    coded: bool = False,
 ) -> Chain:
-    """Compile steps over bundles of ``schema``; ``needed`` are the columns wanted at the end."""
+    """Compile steps over bundles of ``schema``; ``needed`` are the columns wanted at the end.
+
+    Columns that are coded at the beginning may be so at the end with ``coded``, else they are not.
+    """
     kept, columns = prune(steps, schema.names, needed)
     current = pa.schema([schema.field(name) for name in columns])
     runs: list[tuple[str, Run]] = []
     i = 0
     while i < len(kept):
         step = kept[i]
+        if not isinstance(step, (Project, Filter)):
+            current = _decode(current, runs)
         if isinstance(step, Explode):
             following = kept[i + 1] if i + 1 < len(kept) else None
             drop_empty = is_not_empty(following, step.column)
@@ -105,7 +112,21 @@ def compile_chain(
             run, current = compile_step(step, current, zone)
         runs.append((step.label, run))
         i += 1
+    current = current if coded else _decode(current, runs)
     return Chain(tuple(columns), current, tuple(runs))
+
+
+def _decode(schema: pa.Schema, runs: list[tuple[str, Run]]) -> pa.Schema:
+    """Add what makes plain text of coded columns, if there are any; the columns after it."""
+    after = plain_schema(schema)
+    if after.equals(schema):
+        return schema
+
+    def run(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(list(map(decoded, batch.columns)), schema=after)
+
+    runs.append(("", run))
+    return after
 
 
 def compile_step(step: Narrow, schema: pa.Schema, zone: str = "UTC") -> tuple[Run, pa.Schema]:
@@ -134,7 +155,10 @@ def compile_step(step: Narrow, schema: pa.Schema, zone: str = "UTC") -> tuple[Ru
 
 
 def _project(step: Project, schema: pa.Schema, zone: str) -> tuple[Run, pa.Schema]:
-    kernels = [compile_expression(tree, schema, zone) for _, tree in step.columns]
+    kernels = [
+        as_stored(tree, schema) or compile_expression(tree, schema, zone)
+        for _, tree in step.columns
+    ]
     after = pa.schema(
         [pa.field(n, storable(k.type)) for (n, _), k in zip(step.columns, kernels, strict=True)]
     )
@@ -148,6 +172,16 @@ def _project(step: Project, schema: pa.Schema, zone: str) -> tuple[Run, pa.Schem
         return pa.RecordBatch.from_arrays(arrays, schema=after)
 
     return run, after
+
+
+def as_stored(tree: exp.Expr, schema: pa.Schema) -> Kernel | None:
+    """A coded column as it is, if an expression is nothing but that."""
+    if not isinstance(tree, exp.Column) or len(tree.parts) != 1:
+        return None
+    index = schema.get_field_index(tree.name)
+    if index < 0 or not is_coded(schema.field(index).type):
+        return None
+    return Kernel(schema.field(index).type, lambda batch: batch.column(index))
 
 
 def storable(kind: pa.DataType) -> pa.DataType:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import PlanError
+from headrace.kernels.expressions.codes import by_code, decoded, mapped
 from headrace.kernels.expressions.hashing import _bits
 from headrace.kernels.expressions.kernel import as_column, numbers, validity
 from headrace.kernels.native import pairs, strings
@@ -58,6 +59,8 @@ class TextTable:
         return int(self.slots.nbytes + self.arena.nbytes)
 
     def number(self, columns: Sequence[pa.Array]) -> np.ndarray[Any, Any]:
+        if isinstance(columns[0], pa.DictionaryArray):
+            return self.number_codes(columns[0])
         text = Text.of(columns[0])
         groups = np.empty(text.offsets.size - 1, np.int64)
         at = 0
@@ -68,6 +71,15 @@ class TextTable:
             if at == groups.size:
                 return groups
             self.grow(int(text.offsets[at + 1] - text.offsets[at]))
+
+    def number_codes(self, array: pa.DictionaryArray) -> np.ndarray[Any, Any]:
+        """The same for text that is stored once for each value."""
+        if len(array.dictionary) > len(array):
+            return self.number([decoded(array)])
+        words, places = by_code(array)
+        groups = self.number([words])
+        values = np.where(places < 0, 0, groups[places] if groups.size else 0)
+        return np.asarray(mapped(array, values))
 
     def clear(self) -> None:
         """Forget every key, and keep the room they took."""
@@ -230,7 +242,7 @@ class Grouper:
         if fresh.size:
             pairs.first_rows(groups, self.size, fresh)
             rows = as_column(fresh)
-            self._keys.append([normal_key(c.take(rows)) for c in columns])
+            self._keys.append([normal_key(decoded(c.take(rows))) for c in columns])
             self._kept += sum(_size(a) for a in self._keys[-1])
             self.size = self._table.size
         return groups, fresh

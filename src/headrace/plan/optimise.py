@@ -120,8 +120,7 @@ def _rebuilt(node: Node, needed: Needs, inputs: Sequence[Node], readers: Counter
         ]
         names = _some(node.schema, needed)
         renamed = tuple((old, new) for old, new in node.renamed if new in names)
-        schema = _fields(node.schema, names)
-        return replace(node, schema=schema, left=sides[0], right=sides[1], renamed=renamed)
+        return _over(node, sides, schema=_fields(node.schema, names), renamed=renamed)
     if isinstance(node, Limit) and isinstance(node.input, Sort):
         (before,) = inputs
         if readers[id(node.input)] == 1:

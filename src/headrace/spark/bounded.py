@@ -19,8 +19,9 @@ from headrace.cache import own_name
 from headrace.errors import PlanError
 from headrace.expressions import col
 from headrace.io.memory import TableSource, TableSplit
-from headrace.io.source import Split, at_most
+from headrace.io.source import Split, as_split, at_most
 from headrace.kernels.expressions import compile_expression
+from headrace.kernels.expressions.codes import coded_schema
 from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Input
 from headrace.plan.estimate import estimated_bytes
@@ -302,14 +303,18 @@ class Lowering:
         if not splits:  # a job without a task would not even say that there is nothing
             splits = [TableSplit(node.schema.empty_table())]
         splits = [s.only(columns) if isinstance(s, TableSplit) else s for s in splits]
+        coded = frozenset(node.source.coded)
+        if coded:
+            splits = [as_split(s).with_codes(coded) for s in splits]
+        schema = coded_schema(node.schema, coded)
         if most is not None:
             splits = at_most(splits, most)
         pickled = tuple(by_value(s) for s in splits)
         count = len(pickled)
         if sum(map(len, pickled)) <= _INLINE_BYTES:
-            head = SplitsInput(node.schema, pickled)
+            head = SplitsInput(schema, pickled)
         elif self.on_this_machine:
-            head = SplitsInput(node.schema, tuple(self._spool(data) for data in pickled))
+            head = SplitsInput(schema, tuple(self._spool(data) for data in pickled))
         else:
             # To workers elsewhere they travel as rows, each to the one task that reads it.
             rows = {
@@ -318,7 +323,7 @@ class Lowering:
             }
             frame = self.session.createDataFrame(pa.table(rows))
             moved = frame.repartitionById(count, F.col("id")).select("split")
-            return moved, SplitsInput(node.schema, None)
+            return moved, SplitsInput(schema, None)
         return self.session.range(0, count, 1, count), head
 
     def _spool(self, data: bytes | pa.Buffer) -> str:

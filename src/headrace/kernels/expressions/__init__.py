@@ -7,6 +7,8 @@ once and puts their kernels together. Nothing is looked up again when a bundle c
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 from sqlglot import exp
@@ -21,7 +23,9 @@ from headrace.kernels.expressions import (  # noqa: F401  (each registers what i
     strings,
     times,
 )
+from headrace.kernels.expressions.codes import decoded, is_coded, plain_schema
 from headrace.kernels.expressions.kernel import FUNCTIONS, NODES, Kernel, Scope, spread
+from headrace.plan.prune import columns_of
 
 AGGREGATES = {"count", "sum", "avg", "mean", "min", "max", "first", "last", "stddev", "variance"}
 
@@ -42,9 +46,17 @@ _REFUSED = dict.fromkeys(
 def compile_expression(tree: exp.Expr, schema: pa.Schema, zone: str = "UTC") -> Kernel:
     """Compile an expression over the columns of ``schema``; ``zone`` is the wall clock's."""
 
+    coded = {field.name for field in schema if is_coded(field.type)}
+
     def walk(tree: exp.Expr) -> Kernel:
         if isinstance(tree, (exp.Paren, exp.Alias)):
             return walk(tree.this)
+        if coded and not isinstance(tree, exp.Column):
+            names = columns_of([tree])
+            if len(names) == 1 and names <= coded:
+                kernel = compile_expression(tree, plain_schema(schema), zone)
+                if not kernel.raises:
+                    return _by_value(kernel, schema.get_field_index(*names), len(schema))
         builder = NODES.get(type(tree))
         if builder is not None:
             return builder(scope, tree)
@@ -54,6 +66,27 @@ def compile_expression(tree: exp.Expr, schema: pa.Schema, zone: str = "UTC") -> 
 
     scope = Scope(schema, zone, walk)
     return walk(tree)
+
+
+def _by_value(kernel: Kernel, index: int, width: int) -> Kernel:
+    """What reads one coded column, computed once for each value and null, and spread to the rows.
+
+    Values that no row has are computed as well, which must not fail.
+    """
+
+    def run(batch: pa.RecordBatch) -> Any:
+        column = batch.column(index)
+        if len(column.dictionary) >= len(column):
+            values, rows = decoded(column), None
+        else:
+            values = pa.concat_arrays([column.dictionary, pa.nulls(1, pa.string())])
+            rows = column.indices.fill_null(len(values) - 1)
+        # By place: the kernel reads no other column.
+        small = pa.RecordBatch.from_arrays([values] * width, [str(i) for i in range(width)])
+        found = kernel.run(small)
+        return found if rows is None or isinstance(found, pa.Scalar) else found.take(rows)
+
+    return replace(kernel, run=run)
 
 
 def _call(scope: Scope, tree: exp.Anonymous) -> Kernel:

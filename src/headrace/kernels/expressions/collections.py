@@ -11,6 +11,7 @@ from sqlglot import exp
 
 from headrace.errors import ExpressionError, PlanError, nearest
 from headrace.kernels.expressions.casts import cast
+from headrace.kernels.expressions.codes import decoded, is_coded
 from headrace.kernels.expressions.kernel import (
     Kernel,
     Scope,
@@ -37,7 +38,10 @@ def build_column(scope: Scope, tree: exp.Column) -> Kernel:
     index = scope.schema.get_field_index(path[0])
     if index < 0:
         raise PlanError(f"there is no column '{path[0]}'{nearest(path[0], scope.schema.names)}")
-    kernel = Kernel(scope.schema.field(index).type, lambda batch: batch.column(index))
+    kind = scope.schema.field(index).type
+    kernel = Kernel(kind, lambda batch: batch.column(index))
+    if is_coded(kind):
+        kernel = Kernel(kind.value_type, lambda batch: decoded(batch.column(index)))
     for name in path[1:]:
         kernel = field_of(kernel, name)
     return kernel
