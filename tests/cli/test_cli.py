@@ -68,8 +68,8 @@ def test_explain_prints_stages_or_a_graph(capsys):
 def one_round(monkeypatch):
     """The command wants five rounds; what is not a number of the report is the same after one."""
 
-    def once(app, records, jobs, rounds, progress):
-        return measure(app, records, jobs, 1, progress)
+    def once(app, records, jobs, rounds, progress, **options):
+        return measure(app, records, jobs, 1, progress, **options)
 
     monkeypatch.setattr("headrace.cli.bench.measure", once)
 
@@ -93,6 +93,16 @@ def test_bench_compares_and_reports(capsys, tmp_path, one_round):
 @pytest.mark.parametrize("app", ["search", "collisions", "orders"])
 def test_the_other_baselines_give_our_answer(app, capsys, one_round):
     assert main(["bench", app, "--records", "3000"]) == 0
+
+
+def test_kmeans_is_measured_against_its_peers(capsys, one_round, monkeypatch):
+    monkeypatch.setattr("headrace.apps.kmeans.K", 7)
+    monkeypatch.setattr("headrace.apps.kmeans.AT_MOST", 2)
+    arguments = ["bench", "kmeans", "--records", "3000", "--on", "box,spark", "--centroids", "7"]
+    assert main([*arguments, "--against", "pyspark,mllib,numpy"]) == 0
+    out = capsys.readouterr().out
+    assert "results equal" in out
+    assert "box/mllib" in out
 
 
 def test_each_query_is_measured_against_its_peers(capsys, one_round):

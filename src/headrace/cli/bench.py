@@ -152,7 +152,7 @@ def _batch(
         if "spark" in on or "pyspark" in against:
             status.update("starting Spark")
             _ = spark.session
-        report = measure(app, records, jobs, arguments.rounds, status.update, UNLIKE)
+        report = measure(app, records, jobs, arguments.rounds, status.update, unlike=UNLIKE)
     report["format"] = form
     show(report, console)
     return report
