@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import datetime
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -129,3 +131,33 @@ def test_fraud_over_more_than_two_transactions(engine):
     unlikely = [1 - fraud.MODEL[a, b] for a, b in itertools.pairwise(codes)]
     assert alerts["transaction"].to_pylist() == list(range(3, 50))
     assert alerts["score"].to_pylist() == [sum(unlikely[i : i + 3]) / 3 for i in range(47)]
+
+
+RSTREAM = {"wc": 35, "collisions": 129, "kmeans": 157, "window_wc": 39}
+"""The lines of code of the same workloads in RStream (its table I)."""
+
+
+def lines_of(name):
+    """The lines of an app but for its input, its reference, what it is called, and its words."""
+    text = Path(apps.__file__).with_name(f"{name}.py").read_text()
+    left_out, lines = {"reference", "generate", "tables", "APP"}, text.splitlines()
+    count = 0
+    for node in ast.parse(text).body:
+        names = {getattr(node, "name", "")} | {
+            t.id for t in getattr(node, "targets", ()) if isinstance(t, ast.Name)
+        }
+        if names & left_out or isinstance(node, ast.Expr):
+            continue
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+        own = lines[first - 1 : node.end_lineno]
+        count += sum(bool(line.strip()) and not line.strip().startswith("#") for line in own)
+        said = ast.get_docstring(node) if isinstance(node, ast.FunctionDef) else None
+        count -= sum(bool(line.strip()) for line in (said or "").splitlines())
+    return count
+
+
+def test_programs_are_as_short_as_the_page_says():
+    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
+    for name, lines in RSTREAM.items():
+        assert lines_of(name) <= 1.2 * lines
+        assert f"| `{name}` | {lines_of(name)} | {lines} |" in page
