@@ -57,10 +57,10 @@ def work_of(step: MapRows, schema: pa.Schema) -> Work:
     if method not in ROW_METHODS:
         raise Unfit("it is called for its effect")
     if isinstance(function, WithValues):
-        functions, method = function.functions, "columns"
+        functions, method = function.row_functions, "columns"
         gives = pa.schema([gives.field(i) for i in range(len(schema), len(gives))])
     elif isinstance(function, Keeping):
-        functions = function.functions
+        functions = function.row_functions
         gives = pa.schema([gives.field(i) for i in range(len(function.kept), len(gives))])
     for each in functions:
         if not isinstance(each, FunctionType):
