@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
-from hypothesis import Phase, event, given, settings
+from hypothesis import event
 
 import headrace as hr
 from headrace.kernels.row_steps import RowStep, why_not_native
 from headrace.plan.nodes import MapRows, Read
 from headrace.types import TIMESTAMP
+from tests.conftest import for_any
 
 SCHEMA = pa.schema(
     {
@@ -231,16 +232,13 @@ def functions(draw: Any) -> tuple[str, str]:
     return shape.format(**parts), gives
 
 
-QUICK = {"report_multiple_bugs": False, "phases": [p for p in Phase if p is not Phase.explain]}
-
-
-@settings(max_examples=100, **QUICK)
-@given(functions(), st.integers(0, 10**6))
+@for_any(50, 2000, made=functions(), seed=st.integers(0, 10**6))
 def test_a_compiled_function_gives_what_the_interpreter_gives(made, seed):
     text, kind = made
     step = step_of(function(text), {"value": kind})
     why = why_not_native(step, SCHEMA)
     event("compiled" if why is None else why)
+    assert "LLVM" not in str(why), text
     rows = rows_of(seed)
     fast, slow = native(step), interpreted(step)
     one_by_one = [batch_of([row]) for row in rows]
@@ -253,8 +251,7 @@ def test_a_compiled_function_gives_what_the_interpreter_gives(made, seed):
     assert outcome(fast, sliced) == outcome(slow, sliced), text
 
 
-@settings(max_examples=30, **QUICK)
-@given(st.sampled_from("ifct").flatmap(expressions), st.integers(0, 10**6))
+@for_any(15, 500, text=st.sampled_from("ifct").flatmap(expressions), seed=st.integers(0, 10**6))
 def test_a_compiled_filter_keeps_what_the_interpreter_keeps(text, seed):
     step = step_of(function(f"f = lambda r: {text}\n"), None, "filter")
     for batch in (batch_of(rows_of(seed)), batch_of(rows_of(seed, 1))):
@@ -283,10 +280,9 @@ def f(r):
 """
 
 
-@settings(max_examples=40, **QUICK)
-@given(
-    st.sampled_from(FLAT.split("|")), expressions("i"), expressions("i"), expressions("c"),
-    st.integers(0, 10**6),
+@for_any(
+    20, 500, text=st.sampled_from(FLAT.split("|")), one=expressions("i"), two=expressions("i"),
+    condition=expressions("c"), seed=st.integers(0, 10**6),
 )  # fmt: skip
 def test_a_compiled_flat_map_gives_the_same_records_in_order(text, one, two, condition, seed):
     f = function(text.format(one=one, two=two, condition=condition))

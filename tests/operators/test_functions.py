@@ -237,6 +237,15 @@ def test_a_global_or_a_closure_that_changes_is_seen():
         LIMIT = 10
 
 
+def test_native_code_that_leaves_most_to_the_interpreter_is_given_up():
+    node = hr.from_items(["a"]).map(hr.native(lambda text: text.upper())).node
+    run = RowStep(node, node.input.schema)
+    batch = pa.record_batch({"value": ["ä", "b", "ö"] * 10_000})
+    for given_up in (False, True):
+        assert run(batch).column(0).to_pylist() == ["Ä", "B", "Ö"] * 10_000
+        assert run.unfit == given_up
+
+
 def test_a_function_that_is_sent_elsewhere_is_compiled_without_its_file():
     threshold = 3
     path = "<a file that is not there>"

@@ -27,7 +27,7 @@ def why_here(function: Callable[..., Any], *, forced: bool) -> str | None:
 
     Unless it is ``forced``, all that it could change must be its own.
     """
-    functions = getattr(function, "functions", (function,))
+    functions = getattr(function, "row_functions", (function,))
     if not forced:
         for each in functions:
             why = _effect(each, _package(each), 0)

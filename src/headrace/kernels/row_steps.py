@@ -28,6 +28,8 @@ ROW_METHODS = ("map", "flat_map", "filter")
 """Those whose function gives something; the others are called for their effect."""
 COMPILED_AFTER = 10_000
 """Records after which a function is compiled: by then the interpreter took as long as that does."""
+_TRIED = 50_000
+"""Records after which native code is given up if it leaves most of them to the interpreter."""
 _MOST_VARIANTS = 8
 """How often a function is compiled anew because a global that it reads has changed."""
 
@@ -57,10 +59,10 @@ def work_of(step: MapRows, schema: pa.Schema) -> Work:
     if method not in ROW_METHODS:
         raise Unfit("it is called for its effect")
     if isinstance(function, WithValues):
-        functions, method = function.functions, "columns"
+        functions, method = function.row_functions, "columns"
         gives = pa.schema([gives.field(i) for i in range(len(schema), len(gives))])
     elif isinstance(function, Keeping):
-        functions = function.functions
+        functions = function.row_functions
         gives = pa.schema([gives.field(i) for i in range(len(function.kept), len(gives))])
     for each in functions:
         if not isinstance(each, FunctionType):
@@ -116,7 +118,8 @@ class RowStep:
         self.seconds = 0.0
         """What the interpreter has taken so far."""
         self.unfit = False
-        """Whether it cannot be compiled."""
+        """Whether it cannot be compiled, or does not pay to be."""
+        self._ran = self._left = 0
         self._elsewhere = ELSEWHERE.get()
         at_once = step.native or (self._elsewhere is not None and self._elsewhere.at_once)
         self._seen, self._enough = 0, 0 if at_once else COMPILED_AFTER
@@ -129,9 +132,13 @@ class RowStep:
         native = self._native(batch)
         if native is not None:
             try:
-                return self._joined(batch, native.run(batch))
+                ran = native.run(batch)
             except TooMuchText:
                 pass
+            else:
+                self._ran, self._left = self._ran + batch.num_rows, self._left + ran.left.size
+                self.unfit = self._ran > _TRIED and 2 * self._left > self._ran
+                return self._joined(batch, ran)
         if self.unfit and self._elsewhere is not None:
             result = self._elsewhere.run(self, batch)
             if result is not None:

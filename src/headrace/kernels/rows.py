@@ -186,17 +186,17 @@ def results_of(
 class WithValues:
     """A function of a record that gives the record with one more field for each function."""
 
-    functions: tuple[Callable[..., Any], ...]
+    row_functions: tuple[Callable[..., Any], ...]
     plain: bool
     """Whether the record is a plain value."""
 
     def __call__(self, row: Any) -> tuple[Any, ...]:
-        more = [function(row) for function in self.functions]
+        more = [function(row) for function in self.row_functions]
         return (row, *more) if self.plain else (*row, *more)
 
     @property
     def __name__(self) -> str:
-        return ", ".join(getattr(f, "__name__", "function") for f in self.functions)
+        return ", ".join(getattr(f, "__name__", "function") for f in self.row_functions)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -213,7 +213,7 @@ class Keeping:
             yield (*before, *record_values(item, list(self.names)))
 
     @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
+    def row_functions(self) -> tuple[Callable[..., Any], ...]:
         return (self.function,)
 
     @property

@@ -206,7 +206,7 @@ class MapRows(Narrow):
 
     @property
     def _functions(self) -> tuple[Callable[..., Any], ...]:
-        return getattr(self.function, "functions", (self.function,))
+        return getattr(self.function, "row_functions", (self.function,))
 
     def __getstate__(self) -> dict[str, Any]:
         """With the texts: where it is sent, they may not be found."""

@@ -300,7 +300,7 @@ class Loop:
             self._clear()
         if self._branches(node, scope, self._many, many=True):
             return
-        self.s.each(node, scope, lambda item: self.s.add_value(item, scope))
+        self.s.loops.each(node, scope, lambda item: self.s.add_value(item, scope))
         self.b.branch(self.following)
 
     def _add(self, node: ast.expr, scope: Scope) -> None:
