@@ -45,8 +45,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "with a time zone and without",
     ),
     "a stream and a table": (
-        lambda: ENDLESS.join(TRIPS.rename(fare="value"), on="value").start(on="box"),
-        "cannot be joined with a table yet",
+        lambda: TRIPS.rename(fare="value").join(ENDLESS, on="value").start(on="box"),
+        r"the other way round: stream.join\(table\)",
     ),
     "when_idle": (lambda: ENDLESS.event_time("at", when_idle="close"), "'hold' or 'advance'"),
     "ahead of bounded input": (

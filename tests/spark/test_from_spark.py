@@ -45,7 +45,9 @@ def test_every_explanation_is_true(spark_engine, frame):
     stream = hr.from_spark(frame).filter("n > 1").map(lambda r: {"k": r.n}, schema={"k": "int"})
     text = stream.explain(on=spark_engine)
     assert "[Spark columns]" in text
-    assert "holds the interpreter lock" in text
+    assert "native" in text
+    held = hr.from_spark(frame).map(lambda r: {"k": repr(r)}, schema={"k": "string"})
+    assert "holds the interpreter lock" in held.explain(on=spark_engine)
 
 
 def test_functions_run_where_they_stand(spark_engine, frame):

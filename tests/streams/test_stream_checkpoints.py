@@ -370,7 +370,7 @@ def test_a_checkpoint_on_the_box_stays_small(tmp_path: Path) -> None:
     )  # fmt: skip
     assert job.wait(60)
     files = list((tmp_path / "state" / "headrace" / "box").iterdir())
-    assert job._run.keeper.count > 10  # type: ignore[attr-defined]
+    assert job._run.keeper.count > 3  # type: ignore[attr-defined]
     assert len(files) < 24
     assert sum(f.stat().st_size for f in files) < 4 << 20
     assert not list((tmp_path / "out").glob("_temporary*"))

@@ -31,7 +31,7 @@ class Finder:
             return self.known[1]
 
     def _made(self, table: pa.Table) -> Lookup:
-        wanted = self.step.join.reads(RIGHT)
+        wanted = self.step.as_join.reads(RIGHT)
         table = table.select([name for name in table.schema.names if name in wanted])
         batches = table.combine_chunks().to_batches()
         if len(batches) > 1:
@@ -39,4 +39,4 @@ class Finder:
                 f"{self.step.label}: the table has more than 2 GB of text in a column; select less"
             )
         batch = batches[0] if batches else pa.RecordBatch.from_pylist([], table.schema)
-        return Lookup(self.step.join, RIGHT, batch)
+        return Lookup(self.step.as_join, RIGHT, batch)

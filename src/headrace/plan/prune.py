@@ -69,7 +69,7 @@ def prune(
         elif isinstance(step, TableJoin):
             step = step if wanted is None else _fewer(step, wanted)
             kept.append(step)
-            wanted = step.join.reads(0)
+            wanted = step.as_join.reads(0)
         elif isinstance(step, LookUp):
             kept.append(step)
             wanted = step.join.reads(1 - step.side)

@@ -35,7 +35,7 @@ class TableJoin(Narrow):
         return (self.other,)
 
     @property
-    def join(self) -> Join:
+    def as_join(self) -> Join:
         """The same as a join of two inputs."""
         return Join(
             self.schema, self.step, self.input, self.other, self.left_on, self.right_on, self.how,
