@@ -15,8 +15,6 @@ from headrace.kernels.native import hash_join as native
 from headrace.plan.nodes import Join
 
 LEFT, RIGHT = 0, 1
-PIECE = 1 << 16
-"""The records of a bundle of a large result."""
 _MOST_PAIRS = 1 << 20
 """A bundle with more matches is looked up in parts."""
 
@@ -124,16 +122,3 @@ class Lookup:
             kind = node.schema.field(new).type
             columns.append(pa.nulls(rows, kind) if right is None else right.column(old))
         return pa.RecordBatch.from_arrays(columns, schema=node.schema)
-
-
-def equi_join(
-    node: Join, left: pa.RecordBatch, right: pa.RecordBatch, side: int = RIGHT
-) -> Iterator[pa.RecordBatch]:
-    """All the records of a join, of one shard of keys; they are looked up in those of ``side``."""
-    lookup = Lookup(node, side, left if side == LEFT else right)
-    others = right if side == LEFT else left
-    for start in range(0, others.num_rows, PIECE):
-        yield from lookup.join(others.slice(start, PIECE))
-    rest = lookup.rest()
-    if rest is not None:
-        yield rest

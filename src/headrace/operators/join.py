@@ -1,38 +1,35 @@
 """``join``: pairs of records with equal keys, of inputs that end.
 
 One side is put into a hash table, the right one or, where it is known to be much smaller, the
-left. In one process threads share that table: it is made when its side has ended, and what comes
-of the other side is looked up in it bundle by bundle.
+left. Threads share the table: it is made when its side has ended, and what comes of the other side
+is looked up in it bundle by bundle.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
 
 from headrace.kernels.chain import compile_chain
-from headrace.kernels.join import LEFT, RIGHT, Lookup, equi_join
+from headrace.kernels.join import LEFT, RIGHT, Lookup
 from headrace.operators.operator import (
     Emit,
     Hosting,
     Input,
     Operator,
-    Part,
     PassedOn,
     Phases,
     Result,
     SharedState,
     State,
     Task,
-    advance_shards,
-    by_keys,
 )
 from headrace.operators.ordering import in_pieces, together
 from headrace.operators.shards import Shards
-from headrace.operators.stores import Note, Order, Retained, Store
+from headrace.operators.stores import Note, Order, Store
 from headrace.plan.estimate import estimated_bytes
 from headrace.plan.nodes import Join
 from headrace.windows import FOREVER
@@ -51,7 +48,7 @@ class EqualKeys(Operator):
     """Pairs of records with equal keys, when one of the inputs has ended."""
 
     of: ClassVar[type | None] = Join
-    is_keyed = True
+    is_keyed = False
 
     def __init__(self, node: Join, inputs: Sequence[Input], zone: str) -> None:
         self.node = node
@@ -59,45 +56,25 @@ class EqualKeys(Operator):
             compile_chain(i.steps, i.schema, node.reads(side), zone)
             for side, i in enumerate(inputs)
         )
-        self.keys = (node.left_on, node.right_on)
         self.side = table_side(node)
 
     def partial(self, lane: int, hosting: Hosting) -> PassedOn:
-        return by_keys(self.keys[lane], lane, hosting)
+        return PassedOn(lambda batch, order: ())
 
-    def state(self, store: Store, note: Note) -> JoinState:
-        return JoinState(self, store, note)
+    def state(self, store: Store, note: Note) -> State:
+        return State()
 
-    def shared_state(self, shards: Shards) -> JoinShared | None:
-        return None if shards.is_kept else JoinShared(self)
+    def shared_state(self, shards: Shards) -> JoinShared:
+        return JoinShared(self)
 
     def advance(self, shards: Shards, lane: int, watermark: int, emit: Emit) -> Phases:
-        if isinstance(shards.shared, JoinShared):
-            return shards.shared.ended(lane, emit)
-        if min(shards.watermarks) < FOREVER:
-            return iter(())
-        return advance_shards(shards, lane, watermark, emit)
-
-
-class JoinState(State):
-    """Both sides' records of one shard of keys until both have ended."""
-
-    def __init__(self, operator: EqualKeys, store: Store, note: Note) -> None:
-        self.operator = operator
-        self.sides = [Retained(store, note, i, c.schema) for i, c in enumerate(operator.chains)]
-
-    def take(self, parts: Iterable[Part], watermarks: Sequence[int]) -> Iterator[Result]:
-        for part in parts:
-            self.sides[part.lane].append(0, part.batch, part.order)
-        if min(watermarks) < FOREVER or not any(0 in side for side in self.sides):
-            return
-        node = self.operator.node
-        left, right = (together(side.pop(0), side.schema, node.label) for side in self.sides)
-        yield from enumerate(equi_join(node, left, right, self.operator.side))
+        assert isinstance(shards.shared, JoinShared)
+        return shards.shared.ended(lane, emit)
 
 
 class JoinShared(SharedState):
-    """The records of all shards of a process.
+    """All records of a join, and all that it remembers; a checkpoint takes no part that waits for
+    an end.
 
     Those of the table's side are gathered until it has ended, those of the other until there is
     the table.
