@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import hypothesis
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -100,6 +101,7 @@ ENDS = [
 ]
 
 
+@hypothesis.settings(max_examples=150)
 @given(st.lists(st.sampled_from(SHAPES), min_size=1, max_size=4), st.sampled_from(ENDS))
 def test_results_are_those_of_the_plan_as_it_was(shapes, end):
     stream = left()

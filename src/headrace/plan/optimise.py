@@ -66,6 +66,8 @@ def _needs(outputs: Sequence[Node], nodes: Sequence[Node]) -> dict[int, Needs]:
     for output in outputs:
         ask(output, None)
     for node in reversed(nodes):
+        if needs[id(node)] == set():  # a bundle must keep its number of rows
+            needs[id(node)] = set(node.schema.names[:1])
         for source, names in zip(node.inputs, _read(node, needs[id(node)]), strict=True):
             ask(source, names)
     return needs
@@ -97,8 +99,7 @@ def _read(node: Node, needed: Needs) -> list[Needs]:
 
 
 def _columns(node: Project, needed: Needs) -> Any:
-    columns = tuple(c for c in node.columns if needed is None or c[0] in needed)
-    return columns or node.columns[:1]  # a bundle must keep its number of rows
+    return tuple(c for c in node.columns if needed is None or c[0] in needed)
 
 
 def _rebuilt(node: Node, needed: Needs, inputs: Sequence[Node], readers: Counter[int]) -> Node:
@@ -160,8 +161,8 @@ def _selected(node: Node, names: Needs, step: int) -> Node:
 
 
 def _some(schema: pa.Schema, names: Needs) -> list[str]:
-    """The columns of these names in their order; one at least."""
-    return [n for n in schema.names if names is None or n in names] or schema.names[:1]
+    """The columns of these names in their order."""
+    return [n for n in schema.names if names is None or n in names]
 
 
 def _fields(schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
