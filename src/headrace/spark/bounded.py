@@ -394,7 +394,7 @@ class Lowering:
         """The rows of a side of a join. Spark takes what comes of Python for next to nothing, and
         would send all of it to every task: so it is told what to do with it."""
         rows = self._rows(stage)
-        if isinstance(stage.head, External) or parquet.reads_itself(stage):
+        if _is_all_sparks(stage):
             return rows
         size = estimated_bytes(stage.steps[-1] if stage.steps else stage.head)
         small = size is not None and size <= _BROADCAST_BYTES
@@ -435,6 +435,14 @@ class Lowering:
         joined = a.join(b, matched & (apart >= -node.before) & (apart <= node.after), "inner")
         out = [quoted(name) for name in left.schema.names]
         return joined.select(out + [quoted(names[old]).alias(new) for old, new in node.renamed])
+
+
+def _is_all_sparks(stage: Stage) -> bool:
+    """Whether nothing of a stage comes of Python, so that Spark knows how much it is."""
+    if parquet.reads_itself(stage):
+        return True
+    made = keeps_rows(stage) and is_plain(stage.steps)
+    return made and all(map(_is_all_sparks, stage.inputs))
 
 
 def _has_tasks(stage: Stage) -> bool:

@@ -18,7 +18,7 @@ from headrace.kernels.expressions import compile_expression
 from headrace.plan.nodes import Explode, Filter, Narrow, Project, Read
 from headrace.plan.prune import prune
 from headrace.plan.stages import Stage
-from headrace.spark.columns import apply_steps, is_plain, spark_schema
+from headrace.spark.columns import apply_steps, is_plain, quoted, spark_schema
 
 _PATH = re.compile(r"/[\w./+@-]+", re.ASCII)
 _NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
@@ -45,13 +45,14 @@ def rows(session: Any, stage: Stage) -> Any:
     assert isinstance(head, Read)
     assert isinstance(head.source, ParquetSource)
     steps, columns = prune(stage.steps, head.schema.names, None)
-    wanted = pa.schema([head.schema.field(name) for name in columns])
-    reader = session.read.schema(spark_schema(wanted))
+    # All that it can read, so that it knows which share of a file the columns are.
+    known = pa.schema([field for field in head.schema if field.name in head.source.common])
+    reader = session.read.schema(spark_schema(known))
     for name in ("ignoreCorruptFiles", "ignoreMissingFiles", "mergeSchema"):
         reader = reader.option(name, "false")
     reader = reader.option("datetimeRebaseMode", "CORRECTED")
     frame = reader.parquet(*(f"file://{path}" for path in _paths(head.source)))
-    return apply_steps(frame, steps)
+    return apply_steps(frame.select([quoted(name) for name in columns]), steps)
 
 
 def _paths(source: ParquetSource) -> list[str]:
