@@ -39,7 +39,8 @@ class BatchJob(Shown):
         for output in self._outputs:
             if isinstance(output.to, Sink):
                 output.to.ready()
-        threading.Thread(target=self._run, name="headrace-job", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="headrace-job", daemon=True)
+        self._thread.start()
 
     def _begin(self) -> None:
         """Told in the thread that computes, before it does."""
@@ -110,6 +111,8 @@ class BatchJob(Shown):
             self._stopped = True
             self._watch.stopped.set()
             self._cancel()
+        if threading.current_thread() is self._thread:  # from a function of its own
+            return False
         return self.wait(timeout)
 
     def explain(self) -> str:

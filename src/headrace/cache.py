@@ -8,6 +8,7 @@ process's number in its name, so that what a killed one left can be told.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import socket
@@ -151,6 +152,12 @@ def sweep() -> None:
                 path.unlink(missing_ok=True)
         except OSError:
             continue
+
+
+@functools.cache
+def sweep_once() -> None:
+    """Sweep, the first time in a process."""
+    sweep()
 
 
 def cached_script(kind: str, name: str, text: str) -> Path:

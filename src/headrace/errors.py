@@ -46,6 +46,10 @@ def refuse_misspelt(names: Iterable[str], present: Iterable[str], where: str) ->
             )
 
 
+class NotYet(PlanError):
+    """A value was asked for of an iteration that has not begun."""
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """A hint at what was meant: ``; did you mean 'fare'?``, or the names there are."""
     known = list(names)

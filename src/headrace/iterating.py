@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.aggregates import Aggregate
 from headrace.building import Building, difference
 from headrace.engines import resolve
-from headrace.errors import PlanError
+from headrace.errors import NotYet, PlanError
 from headrace.functions import reduction
 from headrace.io.memory import TableSource
 from headrace.iteration import called, last_state, settled
@@ -20,6 +20,7 @@ from headrace.kernels.rows import VALUE
 from headrace.plan.iteration import Again, Cycle, Iterate, constants_of
 from headrace.plan.nodes import Node
 from headrace.plan.time import is_bounded, nodes_of
+from headrace.types import type_name
 
 if TYPE_CHECKING:
     from headrace.stream import Stream
@@ -153,10 +154,6 @@ class HasState:
             return last_state(engine, node, ready)
 
 
-class NotYet(PlanError):
-    """A value was asked for of an iteration that has not begun."""
-
-
 def _given(state: Any, give: Any) -> tuple[pa.Schema, Callable[[Any], pa.Table]]:
     """The columns of a state as a stream, and how it becomes a table."""
     if give is not None and not callable(give):
@@ -170,9 +167,11 @@ def _given(state: Any, give: Any) -> tuple[pa.Schema, Callable[[Any], pa.Table]]
     def table(last: Any) -> pa.Table:
         found = TableSource.of(last if give is None else give(last)).table
         if not found.schema.equals(schema):
-            raise PlanError(
-                f"the last state is not like the first: {difference(schema, found.schema)}"
-            )
+            how = difference(schema, found.schema)
+            if schema.names == [VALUE]:
+                kinds = [type_name(each.field(0).type) for each in (schema, found.schema)]
+                how = f"it began as {kinds[0]} and became {kinds[1]}; begin with such a value"
+            raise PlanError(f"the last state is not like the first: {how}")
         return found
 
     return schema, table

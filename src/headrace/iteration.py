@@ -19,13 +19,23 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from headrace.errors import EngineError, HeadraceError, StepError
+from headrace.errors import EngineError, HeadraceError, PlanError, StepError
 from headrace.io.held import HeldSource
 from headrace.io.memory import TableSource
 from headrace.kernels.rows import user_line
-from headrace.plan.iteration import Cycle, Held, Iterate, constants_of, rewired, rewired_all
+from headrace.plan.iteration import (
+    Again,
+    Cycle,
+    Held,
+    Iterate,
+    constants_of,
+    everything_in,
+    rewired,
+    rewired_all,
+    zoned,
+)
 from headrace.plan.nodes import Node, Read
-from headrace.plan.time import nodes_of
+from headrace.plan.time import nodes_of, said_zone
 
 log = logging.getLogger("headrace")
 
@@ -85,6 +95,8 @@ class Watch:
 
 WATCH: ContextVar[Watch | None] = ContextVar("watch", default=None)
 """The job that the iterations of this thread belong to, if it is one in the background."""
+RUNNING: ContextVar[dict[object, Node]] = ContextVar("running", default={})  # noqa: B039 - never changed
+"""What the iterations of this thread go on with, by their token: a body may be within another."""
 ENGINE: ContextVar[Any] = ContextVar("engine", default=None)
 """The engine that iterates in this thread: what a body computes for itself runs there too."""
 
@@ -112,7 +124,7 @@ class Rounds:
             if watch.stopped.is_set():
                 raise EngineError("the job was stopped")
         if self.report is not None:
-            self.report(told)
+            called(self.report, self.step, "report", told)
         if self.live:
             text = str(told)
             print(f"\r{text.ljust(self.shown)}", end="", file=sys.stderr, flush=True)
@@ -130,8 +142,8 @@ class Rounds:
 
 def asked(until: Callable[..., Any], step: str, now: Any, before: Any) -> bool:
     """What a person's ``until`` says of a measure, and of the one before if it takes two."""
-    return bool(called(until, step, "until", now, before) if takes(until, 2) else
-                called(until, step, "until", now))  # fmt: skip
+    given = (now, before) if takes_two(until) else (now,)
+    return bool(called(lambda *values: bool(until(*values)), step, "until", *given))
 
 
 def called(function: Callable[..., Any], step: str, what: str, *arguments: Any) -> Any:
@@ -148,13 +160,15 @@ def called(function: Callable[..., Any], step: str, what: str, *arguments: Any) 
         ) from error
 
 
-def takes(function: Callable[..., Any], count: int) -> bool:
-    """Whether a function can be called with so many values."""
+def takes_two(function: Callable[..., Any]) -> bool:
+    """Whether a function asks for two values; one that may be left out is not asked for."""
     try:
-        inspect.signature(function).bind(*range(count))
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return False
-    return True
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters if p.kind in plain and p.default is p.empty]
+    return len(needed) == 2
 
 
 @contextlib.contextmanager
@@ -175,6 +189,7 @@ def settled(engine: Holder, *ends: Node) -> Iterator[list[Node]]:
         return
     with contextlib.ExitStack() as stack:
         known: dict[int, Node] = {}
+        ends = tuple(zoned(ends))
         for end in ends:
             for each in nodes_of(end):
                 if id(each) in known:
@@ -186,7 +201,8 @@ def settled(engine: Holder, *ends: Node) -> Iterator[list[Node]]:
                 elif isinstance(each, Cycle):
                     state = last_state(engine, each, rewired(each.input, known))
                     table = called(each.give, each.label, "give", state)
-                    known[id(each)] = Read(each.schema, each.step, TableSource(table))
+                    zone = said_zone(each.input)
+                    known[id(each)] = Read(each.schema, each.step, TableSource(table), zone)
         yield rewired_all(ends, known)
 
 
@@ -214,6 +230,7 @@ def _iterated(engine: Holder, node: Iterate, known: dict[int, Node]) -> Kept:
             before = None
             while True:
                 begins = same | {id(node.again): current.node}
+                RUNNING.set({**RUNNING.get(), node.again.token: current.node})
                 with settled(engine, rewired(node.body, begins)) as (body,):
                     after = engine.hold(body)
                 current.release()
@@ -234,7 +251,8 @@ def last_state(engine: Holder, node: Cycle, ready: Node) -> Any:
     """The state with which a cycle ends, on input that has no iterations any more."""
     rounds = Rounds(node.label, node.at_most, node.report)
     # What a person's functions change is theirs, and the next run begins as this one did.
-    state = node.state if isinstance(node.state, pa.Table) else copy.deepcopy(node.state)
+    state = _copied(node.state, node.label)
+    compares = node.until is not None and takes_two(node.until)
     constants: dict[int, tuple[Node, Kept]] = {}
     seen = [] if node.first is None else list(nodes_of(node.first))
     with contextlib.ExitStack() as stack, within(engine):
@@ -244,14 +262,21 @@ def last_state(engine: Holder, node: Cycle, ready: Node) -> Any:
         stack.callback(same.release)
         rounds.begun = time.perf_counter()
         while True:
-            end = called(node.body, node.label, "body", same.node, state)
-            with settled(engine, end) as (body,):
+            (end,) = zoned([called(node.body, node.label, "body", same.node, state)])
+            outer = {id(e): e for e in everything_in(end) if isinstance(e, Again)}
+            running = RUNNING.get()
+            known = {n: running[e.token] for n, e in outer.items() if e.token in running}
+            with settled(engine, rewired(end, known)) as (body,):
                 parts = constants_of(body, same.node, {id(each) for each in seen})
                 seen = list(nodes_of(body))
                 _keep_constants(engine, parts, constants)
                 known = {number: kept.node for number, (_, kept) in constants.items()}
                 table = engine.collect(rewired(body, known))
-            before, state = state, called(node.update, node.label, "update", state, table)
+            # An update may change the state where it is.
+            before = _copied(state, node.label) if compares else None
+            state = called(node.update, node.label, "update", state, table)
+            if state is None:
+                raise StepError(f"{node.label}: update= returned None; return the next state")
             rounds.ended(_told(state))
             if rounds.is_last:
                 return state
@@ -268,6 +293,15 @@ def _keep_constants(
     for number, part in wanted.items():
         if number not in constants:
             constants[number] = part, engine.hold(part)
+
+
+def _copied(state: Any, label: str) -> Any:
+    if isinstance(state, (pa.Table, pa.RecordBatch)):
+        return state
+    try:
+        return copy.deepcopy(state)
+    except Exception as error:
+        raise PlanError(f"{label}: the state cannot be copied ({error}); use plain data") from error
 
 
 def _release(constants: dict[int, tuple[Node, Kept]]) -> None:

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headrace.errors import HeadraceError, PlanError
@@ -16,7 +16,7 @@ from headrace.io.held import HeldSource, Piece
 from headrace.io.memory import TableSplit
 from headrace.iteration import Kept, settled
 from headrace.jobs import Output
-from headrace.plan.iteration import rewired, rewired_all
+from headrace.plan.iteration import rewired, rewired_all, zoned
 from headrace.plan.nodes import Node, Read
 from headrace.plan.table_join import TableJoin
 from headrace.plan.time import nodes_of
@@ -32,21 +32,42 @@ class Table:
     """One table of a job."""
 
     step: TableJoin
+    plan: Node
+    """The table, in the time zone of the whole pipeline."""
     place: Any
     """Where those who look it up find it."""
     due: float = float("inf")
     files: Any = None
     kept: Kept | None = None
+    old: Kept | None = None
+    """The version before."""
+    failed: str = ""
+    """Why it is older than it should be."""
+    over: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def load(self, engine: Any) -> None:
         """Read it, and put it in place of the version before."""
-        self.files = _files(self.step.other)
-        with settled(engine, _reopened(self.step.other)) as (plan,):
+        files = _files(self.step.other) if self.step.on_change else None
+        with settled(engine, _reopened(self.plan)) as (plan,):
             kept = engine.hold(plan)
-        self.place.publish(_source(engine, kept))
-        before, self.kept = self.kept, kept
-        if before is not None:
+        with self.lock:
+            if self.over:
+                kept.release()
+                return
+            self.place.publish(_source(engine, kept))
+            self.kept, self.old, before = kept, self.kept, self.old
+        self.files, self.failed = files, ""
+        if before is not None:  # the last one may just be being mapped
             before.release()
+
+    def close(self) -> None:
+        """It is not looked up in any more."""
+        with self.lock:
+            self.over = True
+            for kept in (self.kept, self.old):
+                if kept is not None:
+                    kept.release()
 
     def plan_next(self) -> None:
         if self.step.refresh is not None:
@@ -65,12 +86,16 @@ class Tables:
 
     def __init__(self, engine: Any = None, tables: Sequence[Table] = (), folder: str = "") -> None:
         self.engine, self.tables, self.folder = engine, tables, folder
-        self.failed = ""
-        """Why a table is older than it should be."""
         self.over = threading.Event()
-        for table in tables:
-            table.load(engine)
-            table.plan_next()
+        try:
+            for table in tables:
+                table.load(engine)
+                table.plan_next()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, HeadraceError) and not str(error).startswith("step "):
+                raise type(error)(f"{table.step.label}: the table: {error}") from error
+            raise
         if any(table.due < float("inf") for table in tables):
             threading.Thread(target=self._refresh, name="headrace-tables", daemon=True).start()
 
@@ -85,28 +110,26 @@ class Tables:
         try:
             if table.is_old:
                 table.load(self.engine)
-                self.failed = ""
         except Exception as error:
             if self.over.is_set():
                 return
-            self.failed = f"{table.step.label}: the table could not be read again: {error}"
-            log.warning("%s; the job goes on with the one before", self.failed)
+            table.failed = f"{table.step.label}: the table could not be read again: {error}"
+            log.warning("%s; the job goes on with the one before", table.failed)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What the job's progress tells of them."""
-        return (self.failed,) if self.failed else ()
+        return tuple(table.failed for table in self.tables if table.failed)
 
     def close(self) -> None:
         """No more is looked up in them."""
         self.over.set()
+        for table in self.tables:
+            table.close()
         if self.folder:
             system, path = filesystem(self.folder)
             with contextlib.suppress(OSError):
                 system.delete_dir(path)
-        for table in self.tables:
-            if table.kept is not None:
-                table.kept.release()
 
 
 def with_tables(
@@ -116,6 +139,10 @@ def with_tables(
 
     ``place`` gives where to put the n-th table; ``folder`` is removed with them.
     """
+    if not any(isinstance(e, TableJoin) for output in outputs for e in nodes_of(output.node)):
+        return list(outputs), Tables()
+    ends = zoned([output.node for output in outputs])
+    outputs = [replace(o, node=n) for o, n in zip(outputs, ends, strict=True)]
     steps = {
         id(each): each
         for output in outputs
@@ -129,7 +156,7 @@ def with_tables(
     for step in steps.values():
         key = id(step.other), step.refresh, step.on_change
         if key not in places:
-            places[key] = Table(step, place(len(places)))
+            places[key] = Table(step, step.other, place(len(places)))
         changes[id(step)] = {"loaded": places[key].place}
     tables = Tables(engine, list(places.values()), folder)
     ends = rewired_all([output.node for output in outputs], {}, changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import os
 import tempfile
@@ -317,3 +318,119 @@ def test_what_fails_names_the_step(engine: Any) -> None:
 def test_mistakes_are_refused(build: Any, message: str) -> None:
     with pytest.raises(hr.PlanError, match=message):
         build(hr.from_items([1, 2]))
+
+
+def test_records_stay_in_their_order(engine: Any) -> None:
+    numbers = hr.generate(
+        lambda rank, size: range(rank * 50_000, (rank + 1) * 50_000), splits=4, schema=int
+    )
+    again = numbers.iterate(lambda s: s.map("value + 1"), at_most=2)
+    for one in [engine] if engine.name == "spark" else [hr.Box(workers=4), hr.Box(memory="64KB")]:
+        assert again.to_list(on=one) == list(range(2, 200_002))
+        assert again.limit(3).to_list(on=one) == [2, 3, 4]
+
+
+def test_a_pipeline_has_one_time_zone(engine: Any) -> None:
+    noon = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)
+    times = hr.from_items([{"k": 1, "at": noon}]).time_zone("Asia/Tokyo")
+    other = hr.from_items([{"k": 1}, {"k": 1}]).distinct()
+    joined = times.iterate(lambda s: s.join(other, on="k"), at_most=2)
+    assert [row.h for row in joined.select(h="hour(at)").to_list(on=engine)] == [21]
+    cycled = times.cycle(
+        state=pa.table({"at": [noon]}), body=lambda s, _: s.select("at"), update=lambda _, t: t,
+        at_most=1,
+    )  # fmt: skip
+    assert [row.h for row in cycled.select(h="hour(at)").to_list(on=engine)] == [21]
+
+
+def test_a_state_may_be_changed_where_it_is(box_engine: hr.Box) -> None:
+    def update(state: dict[str, float], table: pa.Table) -> dict[str, float]:
+        state["m"] += (2 - state["m"]) / 2
+        state["n"] += 1
+        return state
+
+    first = {"m": 0.0, "n": 0}
+    found = hr.from_items([1]).cycle(
+        state=first, body=lambda s, _: s, update=update,
+        until=lambda now, before: now["m"] - before["m"] < 0.01, at_most=50,
+    )  # fmt: skip
+    assert found.state(on=box_engine)["n"] == 8
+    assert found.state(on=box_engine)["n"] == 8
+    assert first == {"m": 0.0, "n": 0}
+    halves = hr.from_items([8.0]).iterate(
+        lambda s: s.map("value / 2"), reduce=hr.max("value"), until=lambda v, least=1.5: v < least
+    )
+    assert halves.to_list(on=box_engine) == [1.0]
+
+
+def test_a_cycle_in_an_iteration_may_use_its_stream(engine: Any) -> None:
+    def body(s: hr.Stream) -> hr.Stream:
+        total = s.filter("value > 1").cycle(
+            state=0, body=lambda t, n: t.union(s).agg(n=hr.sum("value")), at_most=1,
+            update=lambda n, table: table["n"][0].as_py(),
+        )  # fmt: skip
+        return s.union(total)
+
+    found = hr.from_items([1, 2]).iterate(body, at_most=2)
+    assert sorted(found.to_list(on=engine)) == [1, 2, 5, 15]
+
+
+def test_plans_of_iterations_are_shown(engine: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"k": [1, 2], "v": [3, 4], "w": [5, 6]}), tmp_path / "a.parquet")
+    table = hr.read_parquet(tmp_path / "a.parquet")
+    joined = table.join(table, on="k").select("k", "v")
+    stream = joined.iterate(lambda s: s.join(table.select("k"), on="k", how="semi"), at_most=1)
+    assert "iterate at most 1 times" in stream.select("k").explain(on=engine)
+    assert sorted(r.v for r in stream.select("v").to_list(on=engine)) == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda s: s.iterate(lambda t: hr.from_items([t.count()]), at_most=1),
+            "asks for records of an iteration that has not begun",
+        ),
+        (
+            lambda s: s.cycle(
+                state=0, body=lambda t, _: t, update=lambda n, t: 0.5, at_most=1
+            ).collect(on="box"),
+            "it began as bigint and became double",
+        ),
+        (
+            lambda s: s.cycle(
+                state=0, body=lambda t, _: t, update=lambda n, t: None, at_most=1
+            ).collect(on="box"),
+            "step 2, cycle: update= returned None",
+        ),
+        (
+            lambda s: s.iterate(
+                lambda t: t, reduce=hr.count(), until=lambda n: np.array([n, n]) > 1
+            ).collect(on="box"),
+            "step 2, iterate: until= failed: ValueError",
+        ),
+        (
+            lambda s: s.iterate(lambda t: t, at_most=1, report=lambda r: 1 / 0).collect(on="box"),
+            "step 2, iterate: report= failed: ZeroDivisionError",
+        ),
+    ],
+)
+def test_mistakes_name_the_step(build: Any, message: str) -> None:
+    with pytest.raises(hr.HeadraceError, match=message):
+        build(hr.from_items([1, 2]))
+
+
+def test_a_job_may_stop_itself(engine: Any) -> None:
+    jobs: list[Any] = []
+    stopped: list[bool] = []
+
+    def report(each: Any) -> None:
+        until(lambda: jobs)
+        stopped.append(jobs[0].stop())
+
+    endless = hr.from_items([1]).iterate(
+        lambda s: s, reduce=hr.count(), until=lambda n: n > 1, report=report
+    )
+    jobs.append(endless.start(on=engine))
+    until(lambda: not jobs[0].running)
+    assert stopped[0] is False

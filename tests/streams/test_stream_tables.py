@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -169,3 +170,44 @@ def test_mistakes_are_refused(build: Any, message: str) -> None:
     stream = trips([(1, 1, 1.0)]).event_time("at")
     with pytest.raises(hr.PlanError, match=message):
         build(stream, hr.from_arrow(ZONES))
+
+
+def test_a_start_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "zones").mkdir()
+    pq.write_table(pa.table({"value": [0]}), tmp_path / "zones" / "a.parquet")
+    table = hr.read_parquet(tmp_path / "zones")
+    stream = hr.rate(100, upto=10).join(table, on="value", refresh="50ms")
+    stream.start(on="box", checkpoint=tmp_path / "state").wait(60)
+    other = hr.rate(100, upto=10).key_by("value").running(n=hr.count())
+    with pytest.raises(hr.HeadraceError):
+        other.join(table, on="value", refresh="50ms").start(on="box", checkpoint=tmp_path / "state")
+    until(lambda: not [t for t in threading.enumerate() if t.name == "headrace-tables"])
+    (tmp_path / "zones" / "a.parquet").unlink()
+    with pytest.raises(hr.HeadraceError, match=r"step \d, join: the table: "):
+        stream.start(on="box")
+
+
+def test_each_table_tells_of_itself(box_engine: hr.Box, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        pq.write_table(pa.table({"value": [0]}), tmp_path / name / "t.parquet")
+    one, two = (hr.read_parquet(tmp_path / name) for name in ("a", "b"))
+    stream = (
+        hr.rate(100)
+        .join(one, on="value", how="left", refresh="20ms")
+        .join(two, on="value", how="left", refresh="20ms")
+    )
+    job = stream.start(on=box_engine, to=lambda batch: None)
+    (tmp_path / "a" / "t.parquet").unlink()
+    until(lambda: job.progress().notes)
+    assert all(job.progress().notes for _ in range(200))
+    pq.write_table(pa.table({"value": [0]}), tmp_path / "a" / "t.parquet")
+    until(lambda: not job.progress().notes)
+    assert job.stop(drain=False, timeout=60)
+
+
+def test_the_table_is_in_the_time_zone_of_the_stream(engine: Any) -> None:
+    noon = testing.seconds(12 * 3600)
+    table = hr.from_items([{"zone": 1, "at": noon}]).select("zone", h="hour(at)")
+    stream = trips([(0, 1, 1.0)]).time_zone("Asia/Tokyo").event_time("at")
+    assert [r[-1] for r in tuples(result(stream.join(table, on="zone"), engine))] == [21]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -18,11 +19,12 @@ from headrace.box.job import BoxJob, Run
 from headrace.box.ordered import Ordering
 from headrace.box.processes import AFTER, Pool
 from headrace.box.scheduler import SCHEDULERS, scheduler_of
-from headrace.box.sinks import Collected, Discarded, WrittenTo
+from headrace.box.sinks import Collected, Discarded, HeldHere, WrittenTo
 from headrace.buffers import Buffer, checked
+from headrace.cache import sweep_once
 from headrace.checkpoints.control import checkpoint_folder
 from headrace.errors import EngineError, PlanError
-from headrace.io.held import Held, HoldSink
+from headrace.io.held import Held, Holding, held_folder
 from headrace.io.sink import Sink
 from headrace.io.tables import InProcess
 from headrace.iteration import iterates, settled
@@ -196,9 +198,15 @@ class Box:
 
     def hold(self, node: Node) -> Held:
         """The records in memory, or in a file mapped into it where they are many."""
-        sink = HoldSink(self.memory)
-        self._finish(node, WrittenTo(sink, node.schema, None), alone=True)
-        return Held(sink, node)
+        sweep_once()
+        folder = held_folder()
+        holding = Holding(node.schema, folder, self.memory)
+        try:
+            self._finish(node, HeldHere(holding))
+            return Held(node, holding.pieces(), folder)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
     def bundles(self, node: Node) -> Iterator[pa.RecordBatch]:
         """The records in order. The box holds them all before it gives the first."""
@@ -231,14 +239,17 @@ class Box:
         if any(iterates(output.node) for output in outputs):
             if all(output.bounded for output in outputs):
                 return BoxBatch(self, outputs)
-            raise PlanError("start: what iterates and what never ends are two jobs; collect one")
+            raise PlanError(
+                "start: an iteration ends and a stream beside it never does; write what the "
+                "iteration gives first, and read that, or join the stream with it"
+            )
         outputs, tables = with_tables(self, outputs, lambda _: InProcess())
         kept: Kept | None = None
-        if checkpoint is not None:
-            shards = 1 << (self.workers - 1).bit_length()
-            folder = checkpoint_folder(checkpoint)
-            kept, outputs = kept_in(folder, outputs, shards, self.interval)
         try:
+            if checkpoint is not None:
+                shards = 1 << (self.workers - 1).bit_length()
+                folder = checkpoint_folder(checkpoint)
+                kept, outputs = kept_in(folder, outputs, shards, self.interval)
             run = self._run(outputs, kept, only_now=trigger is not None)
             run.tables = tables
             run.start()

@@ -14,6 +14,7 @@ import pyarrow as pa
 from headrace.box.bundle import Bundle
 from headrace.box.host import Outbox
 from headrace.errors import HeadraceError, StepError
+from headrace.io.held import Holding
 from headrace.io.sink import Sink
 from headrace.kernels.rows import failure, rows_of
 from headrace.windows import FOREVER
@@ -46,6 +47,27 @@ class Collected:
 
 def _exact(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return batch if batch.schema.equals(schema) else batch.select(schema.names).cast(schema)
+
+
+class HeldHere:
+    """Keeps all records in input order, what is too much for memory in a file."""
+
+    def __init__(self, holding: Holding) -> None:
+        self.holding, self.lock = holding, threading.Lock()
+
+    def process(self, bundle: Bundle, out: Outbox) -> None:
+        batch = _exact(bundle.batch, self.holding.schema)
+        with self.lock:
+            self.holding.add((bundle.serial, bundle.order), batch)
+
+    def on_watermark(self, time: int, out: Outbox) -> None:
+        """Nothing is held back."""
+
+    def tick(self) -> None:
+        """Nothing waits."""
+
+    def abort(self) -> None:
+        """Whoever holds them gives them back."""
 
 
 class Called:

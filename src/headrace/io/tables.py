@@ -17,8 +17,10 @@ import pyarrow as pa
 from headrace.io.files import filesystem, replace_file
 from headrace.io.held import HeldSource
 
-_LOOK = 0.25
+_LOOK, _TRIES = 0.25, 8
 """Seconds after which a worker looks whether there is a new version."""
+_FORGET = 30.0
+"""Seconds after which a worker forgets a table that nobody asks for."""
 
 
 def table_of(source: HeldSource) -> pa.Table:
@@ -64,23 +66,29 @@ class Published:
             if known is not None and time.monotonic() < known[0]:
                 return known[1]
             found = self._found(None if known is None else known[1])
+            for path in [p for p, (at, _) in _KNOWN.items() if at < time.monotonic() - _FORGET]:
+                del _KNOWN[path]  # of a job that has ended
             _KNOWN[self.path] = time.monotonic() + _LOOK, found
             return found
 
     def _found(self, before: tuple[Any, pa.Table] | None) -> tuple[Any, pa.Table]:
         system, path = filesystem(self.path)
-        info = system.get_file_info(path)
-        stamp = (info.mtime_ns, info.size)
-        if before is not None and before[0] == stamp:
-            return before
-        with system.open_input_file(path) as file:
-            _, source = pickle.loads(file.read())
-        try:
-            return stamp, table_of(source)
-        except FileNotFoundError:  # of a version that has just been replaced
-            if before is not None:
+        for attempt in range(_TRIES):
+            info = system.get_file_info(path)
+            stamp = (info.mtime_ns, info.size)
+            if before is not None and before[0] == stamp:
                 return before
-            raise
+            try:
+                with system.open_input_file(path) as file:
+                    _, source = pickle.loads(file.read())
+                return stamp, table_of(source)
+            except FileNotFoundError:  # of a version that has just been replaced
+                if before is not None:
+                    return before
+                if attempt == _TRIES - 1:
+                    raise
+                time.sleep(_LOOK)
+        raise AssertionError("unreachable")
 
 
 _KNOWN: dict[str, tuple[float, tuple[Any, pa.Table]]] = {}

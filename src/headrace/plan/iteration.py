@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from headrace.plan.nodes import Node, function_name
+from headrace.plan.nodes import External, Node, Read, function_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,6 +15,8 @@ class Again(Node):
 
     like: Node
     """What gives the first of them, for examples."""
+    token: object = field(default_factory=object)
+    """Which iteration it belongs to, whatever else a plan becomes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +108,7 @@ class Held(Node):
 
     engine: str
     handle: Any
+    zone: str | None = None
 
 
 def rewired(node: Node, known: Mapping[int, Node]) -> Node:
@@ -125,12 +128,12 @@ def rewired_all(
     def walk(each: Node) -> Node:
         if id(each) not in made:
             new: dict[str, Any] = {}
-            for field in fields(each):
-                value = getattr(each, field.name)
+            for part in fields(each):
+                value = getattr(each, part.name)
                 if isinstance(value, Node):
-                    new[field.name] = walk(value)
+                    new[part.name] = walk(value)
                 elif isinstance(value, tuple) and value and all(isinstance(v, Node) for v in value):
-                    new[field.name] = tuple(map(walk, value))
+                    new[part.name] = tuple(map(walk, value))
             changed = {n: v for n, v in new.items() if _differs(getattr(each, n), v)}
             changed |= fresh.get(id(each), {})
             made[id(each)] = replace(each, **changed) if changed else each
@@ -165,3 +168,26 @@ def constants_of(body: Node, again: Node, seen: Set[int] | None = None) -> tuple
             yield from parts(source)
 
     return tuple({id(each): each for each in parts(body)}.values())
+
+
+def everything_in(*ends: Node) -> Iterator[Node]:
+    """Every step of some plans, and of those within them, once."""
+    seen: set[int] = set()
+    ahead = list(ends)
+    while ahead:
+        each = ahead.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            ahead += [*each.inputs, *each.inner]
+            yield each
+
+
+def zoned(ends: Sequence[Node]) -> list[Node]:
+    """Plans whose sources are all in the time zone that some of them say."""
+    sources = [e for e in everything_in(*ends) if isinstance(e, (Read, External, Held))]
+    said = {each.zone for each in sources if each.zone is not None}
+    if len(said) != 1:
+        return list(ends)
+    (zone,) = said
+    changes = {id(each): {"zone": zone} for each in sources if each.zone is None}
+    return rewired_all(ends, {}, changes) if changes else list(ends)

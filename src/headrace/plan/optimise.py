@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.expressions import col
+from headrace.plan.iteration import rewired
 from headrace.plan.nodes import (
     EventTime,
     Explode,
@@ -142,6 +143,8 @@ def _over(node: Any, inputs: Sequence[Node], **changes: Any) -> Node:
     schema = changes.get("schema", node.schema)
     if same and schema.equals(node.schema):
         return node  # type: ignore[no-any-return]
+    if node.inner:  # what is within it reads the same
+        return rewired(node, dict(zip(map(id, node.inputs), inputs, strict=True)))
     if isinstance(node, Union):
         return replace(node, parts=tuple(inputs), **changes)
     if len(inputs) == 1:

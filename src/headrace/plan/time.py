@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 from sqlglot import exp
 
-from headrace.errors import PlanError
+from headrace.errors import NotYet, PlanError
+from headrace.plan.iteration import Again, Cycle, Held, Iterate
 from headrace.plan.nodes import (
     Custom,
     EventTime,
@@ -72,6 +73,10 @@ def _clock(node: Node) -> EventClock | tuple[EventClock, Node] | None:
     if isinstance(node, Union):
         clocks = [_clock(part) for part in node.parts]
         return clocks[0] if all(c == clocks[0] for c in clocks) else None
+    if isinstance(node, Iterate):
+        return _clock(node.input)
+    if isinstance(node, Cycle):
+        return None
     beside = isinstance(node, Join) and node.how in ("inner", "left", "semi", "anti")
     if isinstance(node, (Read, External, Late)) or (len(node.inputs) != 1 and not beside):
         return None
@@ -138,7 +143,8 @@ def is_bounded(node: Node) -> bool:
 
 def zone_of(*nodes: Node) -> str:
     """The time zone in which a pipeline reads the clock: one for all of it, UTC unless told."""
-    sources = (n for node in nodes for n in nodes_of(node) if isinstance(n, (Read, External)))
+    kinds = (Read, External, Held)
+    sources = (n for node in nodes for n in nodes_of(node) if isinstance(n, kinds))
     zones = sorted({n.zone for n in sources if n.zone is not None})
     if len(zones) > 1:
         raise PlanError(
@@ -146,6 +152,12 @@ def zone_of(*nodes: Node) -> str:
             "time_zone with the same one for all of them"
         )
     return zones[0] if zones else "UTC"
+
+
+def said_zone(node: Node) -> str | None:
+    """The time zone that a plan's sources say, if they say one."""
+    zones = {n.zone for n in nodes_of(node) if isinstance(n, (Read, External, Held))}
+    return next((zone for zone in zones if zone is not None), None)
 
 
 def refuse_endless(node: Node) -> None:
@@ -161,7 +173,12 @@ def refuse_endless(node: Node) -> None:
 
 
 def ends(node: Node, what: str, instead: str = "start()") -> None:
-    """Refuse to wait for the end of input that has none."""
+    """Refuse to wait for the end of input that has none, or is not there yet."""
+    if any(isinstance(each, Again) for each in nodes_of(node)):
+        raise NotYet(
+            f"{what} asks for records of an iteration that has not begun; go on with the stream, "
+            "or do it in the body of a cycle"
+        )
     refuse_endless(node)
     if not is_bounded(node):
         raise PlanError(f"{what} waits for the end, and the input never ends; use {instead}")

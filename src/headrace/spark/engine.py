@@ -19,7 +19,7 @@ from headrace.io.held import Held as HeldFiles
 from headrace.io.held import HoldSink
 from headrace.io.sink import Sink
 from headrace.io.tables import Published
-from headrace.iteration import Kept, settled
+from headrace.iteration import Kept, iterates, settled
 from headrace.jobs import Job, Output
 from headrace.plan.explain import ITERATED, LOCK
 from headrace.plan.iteration import Cycle, Held, Iterate
@@ -41,7 +41,7 @@ from headrace.plan.nodes import (
 from headrace.plan.optimise import optimised
 from headrace.plan.stages import Stage, shared_heads, stages_of
 from headrace.plan.table_join import TableJoin
-from headrace.plan.time import ends, is_bounded, nodes_of, refuse_endless, zone_of
+from headrace.plan.time import ends, is_bounded, nodes_of, refuse_endless, said_zone, zone_of
 from headrace.tables import Tables, with_tables
 
 _CARRIED = 1 << 18
@@ -146,7 +146,7 @@ class Spark:
         if str(self.session.sparkContext.master).startswith("local"):
             sink = HoldSink(_CARRIED)
             self.write(node, sink)
-            return HeldFiles(sink, node)
+            return HeldFiles(node, sink.pieces, sink.folder)
         with self._lowering(node) as (lowering, stage):
             # Spark's memory, without how it came about: that would grow with every iteration.
             frame = lowering.collected(stage).localCheckpoint()
@@ -158,9 +158,11 @@ class Spark:
         from headrace.spark.python.failures import driver_errors
 
         with driver_errors():
-            kept = contextlib.ExitStack()  # for as long as this process may go on with it
-            (ready,) = kept.enter_context(settled(self, node))
-            atexit.register(kept.close)
+            ready = node
+            if iterates(node):
+                kept = contextlib.ExitStack()  # for as long as this process may go on with it
+                (ready,) = kept.enter_context(settled(self, node))
+                atexit.register(kept.close)
             return Lowering(self.session, zone_of(ready)).rows(_stages(ready))
 
     def start(self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None) -> Job:
@@ -282,7 +284,7 @@ class HeldFrame:
     """Bundles that Spark keeps."""
 
     def __init__(self, frame: Any, node: Node) -> None:
-        self.node: Node = Held(node.schema, node.step, "spark", frame)
+        self.node: Node = Held(node.schema, node.step, "spark", frame, said_zone(node))
         schema = node.schema
         rows = frame.mapInArrow(lambda rows: _counted(rows, schema), "n bigint").collect()
         self.rows = sum(row.n for row in rows)
