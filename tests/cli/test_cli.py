@@ -90,7 +90,9 @@ def test_bench_compares_and_reports(capsys, tmp_path, one_round):
     assert {"median_s", "spread_s", "records_per_s", "peak_mb"} <= set(data["runs"][0])
 
 
-@pytest.mark.parametrize("app", ["search", "collisions", "orders"])
+@pytest.mark.parametrize(
+    "app", ["search", "collisions", pytest.param("orders", marks=pytest.mark.slow)]
+)
 def test_the_other_baselines_give_our_answer(app, capsys, one_round):
     assert main(["bench", app, "--records", "3000"]) == 0
 

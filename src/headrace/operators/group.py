@@ -92,8 +92,6 @@ def closing(
         return run
 
     yield [task(n, table, i, count) for n, table, count in parts for i in range(count)]
-    for _, table in tables:
-        table.recycle()
 
 
 def of_nothing(aggregation: Aggregation) -> pa.RecordBatch:

@@ -126,11 +126,14 @@ class Windows(Operator):
         part.closed = watermark
         for state in states:
             state.note["watermark"] = watermark
-        return closing(
-            part.tables.take(complete),
-            shards.count,
-            lambda shard, result: emit(shard, (result[0], self.finished(*result))),
+        return self._closing(part.tables.take(complete), shards.count, emit)
+
+    def _closing(self, tables: Any, shards: int, emit: Callable[[int, Result], None]) -> Phases:
+        yield from closing(
+            tables, shards, lambda shard, result: emit(shard, (result[0], self.finished(*result)))
         )
+        for _, table in tables:
+            table.recycle()
 
     def finished(self, pane: int, results: pa.RecordBatch) -> pa.RecordBatch:
         """Results of the window that ends with a pane."""
