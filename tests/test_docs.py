@@ -37,7 +37,7 @@ def test_the_guide_runs(spark_engine):
         name = f"guide-{i}.md"
         # So that the source of its functions can be read, as that of any file.
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
-        exec(compile(code, name, "exec"), space)
+        exec(compile(code, name, "exec", dont_inherit=True), space)
 
 
 def test_the_readme_example_runs(spark_engine, tmp_path, monkeypatch, capsys):
