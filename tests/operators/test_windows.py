@@ -247,7 +247,7 @@ def test_a_very_long_silence_costs_nothing(engine):
         (lambda s: hr.tumbling("0s"), "must be positive"),
         (
             lambda s: s.group_by("n").agg(n2=hr.count()).event_time("n2"),
-            "said before step 2, agg",
+            "right after the source, before step 2, agg",
         ),
         (lambda s: s.join_within(s, on="n"), "join_within needs event time"),
         (
