@@ -101,6 +101,8 @@ class Ingress:
         self.cut_at = 0.0
         self.records = self.late = self.ahead = self.bad = 0
         self.wall: Callable[[], float] = getattr(clock, "wall", time.time)
+        self.time_of_day: Callable[[], float] = getattr(clock, "time_of_day", time.time)
+        """What processing time goes by."""
         self.by_clock = self.event is not None and self.event.by_clock
         self.moment = BEGINNING
         """The time of day when it was last asked for; it does not go back."""
@@ -117,7 +119,8 @@ class Ingress:
         """The source by its positions, where there is a checkpoint."""
         self.saved: Mapping[str, Any] = {}
         self.only_now = False
-        self.arrivals = Arrivals(self.event, self.schema, zone, self.wall)
+        wall = self.time_of_day if self.by_clock else self.wall
+        self.arrivals = Arrivals(self.event, self.schema, zone, wall)
 
     # Beginning and end
 
@@ -314,7 +317,7 @@ class Ingress:
 
     def _now(self) -> int:
         """The time of day in microseconds, which no record that was read comes after."""
-        self.moment = max(self.moment, self.promised, int(self.wall() * 1e6))
+        self.moment = max(self.moment, self.promised, int(self.time_of_day() * 1e6))
         return self.moment
 
     def _reached(self) -> int:

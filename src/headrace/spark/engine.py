@@ -77,7 +77,7 @@ class Spark:
             )
         if fork_server is not None and not isinstance(fork_server, bool):
             raise PlanError(f"Spark: fork_server={fork_server!r} is not True or False")
-        if clock is not None and not callable(getattr(clock, "wall", None)):
+        if clock is not None and not callable(getattr(clock, "time_of_day", None)):
             raise PlanError(f"Spark: clock={clock!r} is not a clock; leave it out outside tests")
         self._session = session
         self._given = session is not None

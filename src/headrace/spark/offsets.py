@@ -164,7 +164,7 @@ class _Planning:
     def _moment(self, start: dict[str, Any]) -> int:
         """The time of day in microseconds, never before that of another batch."""
         clock = self.plan.clock
-        now = time.time() if clock is None else clock.wall()
+        now = time.time() if clock is None else clock.time_of_day()
         return max(_looked(start), int(now * 1e6))
 
     def _looks(self, start: dict[str, Any]) -> bool:

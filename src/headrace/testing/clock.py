@@ -47,7 +47,7 @@ class TestClock:
         """Seconds since it was made."""
         return self._now
 
-    def wall(self) -> float:
+    def time_of_day(self) -> float:
         """The time of day by this clock, in seconds since 1970."""
         return self._now
 
@@ -73,7 +73,7 @@ class _Seen:
     def now(self) -> float:
         return float(Path(self.path).read_text())
 
-    def wall(self) -> float:
+    def time_of_day(self) -> float:
         return self.now()
 
     def subscribe(self, function: Callable[[], None]) -> None:
