@@ -6,13 +6,14 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.errors import EngineError, HeadraceError
 from headrace.io.sink import Sink
-from headrace.iteration import WATCH, Watch
+from headrace.iteration import WATCH, Watch, settled
 from headrace.jobs import Output, Progress, Shown
 from headrace.plan.explain import logical
 from headrace.signals import GRACE, Halt, asked_to_stop
@@ -52,9 +53,11 @@ class BatchJob(Shown):
         WATCH.set(self._watch)
         try:
             self._begin()
-            for i, output in enumerate(self._outputs):
-                if not self._stopped:
-                    self._compute(i, output)
+            # What several of them read of an iteration is computed once.
+            with settled(self._engine, *(output.node for output in self._outputs)) as nodes:
+                for i, (output, node) in enumerate(zip(self._outputs, nodes, strict=True)):
+                    if not self._stopped:
+                        self._compute(i, replace(output, node=node))
         except BaseException as error:
             if not self._stopped:
                 self._error = error

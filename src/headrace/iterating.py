@@ -78,8 +78,8 @@ class Iterating:
                 raise PlanError("the body reads a stream that never ends")
             measure, value = _measure(first, again, reduce, at.label)
             node = Iterate(
-                self.schema, max(at.step, after.node.step + 1), self.node, after.node, again,
-                measure, value, until, at_most, report, constants_of(after.node, again),
+                self.schema, max(at.step, after.node.step + 1), self.node, until, at_most, report,
+                after.node, again, measure, value, constants_of(after.node, again),
             )  # fmt: skip
             return self._with(node)
 
@@ -126,7 +126,7 @@ class Iterating:
                 raise PlanError("the body reads a stream that never ends")
             step = at.step if first is None else max(at.step, first.step + 1)
             node = Cycle(
-                schema, step, self.node, state, end, update, until, at_most, report, given, first
+                schema, step, self.node, until, at_most, report, state, end, update, given, first
             )
             return self._cycled(node)
 

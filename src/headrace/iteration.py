@@ -224,6 +224,7 @@ def _iterated(engine: Holder, node: Iterate, known: dict[int, Node]) -> Kept:
                 stack.callback(kept.release)
                 ready = kept.node
             same[id(part)] = ready
+        stack.callback(RUNNING.set, RUNNING.get())
         current = engine.hold(rewired(node.input, known))
         rounds.begun = time.perf_counter()
         try:
@@ -266,12 +267,13 @@ def last_state(engine: Holder, node: Cycle, ready: Node) -> Any:
             outer = {id(e): e for e in everything_in(end) if isinstance(e, Again)}
             running = RUNNING.get()
             known = {n: running[e.token] for n, e in outer.items() if e.token in running}
+            end = rewired(end, known)
+            parts = constants_of(end, same.node, {id(each) for each in seen})
+            seen = list(nodes_of(end))
+            _keep_constants(engine, parts, constants)
+            known = {number: kept.node for number, (_, kept) in constants.items()}
             with settled(engine, rewired(end, known)) as (body,):
-                parts = constants_of(body, same.node, {id(each) for each in seen})
-                seen = list(nodes_of(body))
-                _keep_constants(engine, parts, constants)
-                known = {number: kept.node for number, (_, kept) in constants.items()}
-                table = engine.collect(rewired(body, known))
+                table = engine.collect(body)
             # An update may change the state where it is.
             before = _copied(state, node.label) if compares else None
             state = called(node.update, node.label, "update", state, table)
@@ -292,7 +294,8 @@ def _keep_constants(
     _release({n: constants.pop(n) for n in list(constants) if n not in wanted})
     for number, part in wanted.items():
         if number not in constants:
-            constants[number] = part, engine.hold(part)
+            with settled(engine, part) as (ready,):
+                constants[number] = part, engine.hold(ready)
 
 
 def _copied(state: Any, label: str) -> Any:

@@ -88,7 +88,7 @@ from headrace.plan.time import (
 )
 from headrace.routing import Routing
 from headrace.scanning import Scanning, deduplicated
-from headrace.tables import check_refresh
+from headrace.tables import refreshed
 from headrace.types import normal_batch, to_schema, type_name, unique_names
 from headrace.windows import AnyWindow, CountWindow, duration
 from headrace.writing import Written
@@ -661,8 +661,7 @@ class Stream(Written, Scanning, Routing, Iterating, Hinted):
                         f"how={how!r} waits for the stream to end, and it never does; with a table "
                         f"use {', '.join(TABLE_JOINS)}"
                     )
-                on_change = check_refresh(other.node, refresh)
-                every = None if refresh is None or on_change else duration(refresh, "refresh", 1)
+                every, on_change = refreshed(other.node, refresh)
                 return Stream(
                     TableJoin(
                         pa.schema(fields), max(at.step, other.node.step + 1), self.node,

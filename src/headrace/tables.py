@@ -20,9 +20,11 @@ from headrace.plan.iteration import rewired, rewired_all, zoned
 from headrace.plan.nodes import Node, Read
 from headrace.plan.table_join import TableJoin
 from headrace.plan.time import nodes_of
+from headrace.windows import duration
 
 log = logging.getLogger("headrace")
 
+ON_CHANGE = "on change"
 _LOOK = 1.0
 """Seconds after which files are looked at for changes."""
 
@@ -163,17 +165,22 @@ def with_tables(
     return [replace(o, node=n) for o, n in zip(outputs, ends, strict=True)], tables
 
 
-def check_refresh(table: Node, refresh: Any) -> bool:
-    """Whether a table that is to be read again can have changed."""
-    reads = [each for each in nodes_of(table) if isinstance(each, Read)]
-    if refresh == "on change":
+def refreshed(table: Node, refresh: Any) -> tuple[int | None, bool]:
+    """How often a table is read again in microseconds, and whether when its files change."""
+    if refresh is None:
+        return None, False
+    if refresh == ON_CHANGE:
+        reads = [each for each in nodes_of(table) if isinstance(each, Read)]
         if not reads or not all(each.reopen is not None for each in reads):
             raise PlanError(
                 "refresh='on change' looks at files, and the table is not read from files; say how "
                 "often to read it: refresh='5 min'"
             )
-        return True
-    return False
+        return None, True
+    try:
+        return duration(refresh, "refresh", 1), False
+    except PlanError as error:
+        raise PlanError(f"{error}, or {ON_CHANGE!r}") from None
 
 
 def _source(engine: Any, kept: Kept) -> HeldSource:

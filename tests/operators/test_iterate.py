@@ -434,3 +434,21 @@ def test_a_job_may_stop_itself(engine: Any) -> None:
     jobs.append(endless.start(on=engine))
     until(lambda: not jobs[0].running)
     assert stopped[0] is False
+
+
+def test_an_iteration_is_computed_once_for_all_that_read_it(engine: Any) -> None:
+    told: list[Any] = []
+    grown = hr.from_items([1, 2]).iterate(
+        lambda s: s.map("value + 1"), at_most=2, report=told.append
+    )
+    job = hr.start([grown.filter("value > 3"), grown.agg(n=hr.count())], on=engine)
+    assert job.wait(60)
+    assert [job.result(i).num_rows for i in (0, 1)] == [1, 1]
+    assert len(told) == 2
+    told.clear()
+    read = hr.from_items([3]).cycle(
+        state=0, body=lambda s, _: s.join(grown, on="value"), at_most=3,
+        update=lambda n, table: n + table.num_rows,
+    )  # fmt: skip
+    assert read.state(on=engine) == 3
+    assert len(told) == 2

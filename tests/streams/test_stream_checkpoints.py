@@ -363,14 +363,14 @@ def test_every_scheduler_of_the_box_stops_and_goes_on(tmp_path: Path, scheduler:
 
 
 def test_a_checkpoint_on_the_box_stays_small(tmp_path: Path) -> None:
-    stream = hr.rate(20_000, upto=40_000, splits=2).event_time("at", delay="0s")
+    stream = hr.rate(20_000, upto=70_000, splits=2).event_time("at", delay="0s")
     windows = stream.key_by("value").window(hr.sliding("200ms", every="50ms"))
     job = windows.agg(n=hr.count()).write_parquet(tmp_path / "out").start(
         on=hr.Box(workers=2, commit_every="10ms"), checkpoint=tmp_path / "state"
     )  # fmt: skip
     assert job.wait(60)
     files = list((tmp_path / "state" / "headrace" / "box").iterdir())
-    assert job._run.keeper.count > 3  # type: ignore[attr-defined]
+    assert job._run.keeper.count > 10  # type: ignore[attr-defined]
     assert len(files) < 24
     assert sum(f.stat().st_size for f in files) < 4 << 20
     assert not list((tmp_path / "out").glob("_temporary*"))

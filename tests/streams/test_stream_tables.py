@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,12 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace import testing
+from headrace.io import tables
+from headrace.io.held import HeldSource, Piece
+from headrace.io.memory import TableSplit
+from headrace.io.tables import Published
+from headrace.plan.table_join import TableJoin
+from headrace.tables import Table
 from tests.conftest import for_all, tuples, until
 
 ZONES = pa.table({"zone": [1, 2, 2, None, 4], "name": ["a", "b", "c", "none", None]})
@@ -151,7 +158,7 @@ def test_an_iteration_may_be_the_table(engine: Any) -> None:
     ("build", "message"),
     [
         (lambda s, t: s.join(t, on="zone", how="right"), "how='right' waits for the stream to end"),
-        (lambda s, t: s.join(t, on="zone", refresh="often"), "refresh"),
+        (lambda s, t: s.join(t, on="zone", refresh="often"), "'5 minutes', or 'on change'"),
         (
             lambda s, t: s.join(t, on="zone", refresh="on change"),
             "the table is not read from files; say how often",
@@ -211,3 +218,43 @@ def test_the_table_is_in_the_time_zone_of_the_stream(engine: Any) -> None:
     table = hr.from_items([{"zone": 1, "at": noon}]).select("zone", h="hour(at)")
     stream = trips([(0, 1, 1.0)]).time_zone("Asia/Tokyo").event_time("at")
     assert [r[-1] for r in tuples(result(stream.join(table, on="zone"), engine))] == [21]
+
+
+def _kept(*names: str) -> HeldSource:
+    table = pa.table({"name": list(names)})
+    return HeldSource(table.schema, (Piece(table.num_rows, table.nbytes, TableSplit(table)),))
+
+
+def test_what_is_read_while_a_job_ends_is_given_back() -> None:
+    released: list[int] = []
+    published: list[Any] = []
+    step = trips([(1, 1, 1.0)]).event_time("at").join(hr.from_arrow(ZONES), on="zone").node
+    assert isinstance(step, TableJoin)
+
+    class Late:
+        node, rows = hr.from_arrow(ZONES).node, 5
+        release = staticmethod(lambda: released.append(1))
+
+    class Engine:
+        name = "slow"
+
+        def hold(self, node: Any) -> Late:
+            table.close()  # as it would be by another thread
+            return Late()
+
+    table = Table(step, step.other, SimpleNamespace(publish=published.append))
+    table.load(Engine())
+    assert (released, published) == ([1], [])
+
+
+def test_a_worker_finds_the_version_that_is_there(tmp_path: Path, monkeypatch: Any) -> None:
+    place = Published(str(tmp_path / "tables" / "0"))
+    gone = HeldSource(pa.schema([("name", pa.string())]), (Piece(1, 8, None, "/gone", (0,)),))
+    place.publish(gone)
+    monkeypatch.setattr("headrace.io.tables.time.sleep", lambda _: place.publish(_kept("new")))
+    assert place.current()[1]["name"].to_pylist() == ["new"]
+    monkeypatch.setattr("headrace.io.tables._FORGET", -1.0)
+    other = Published(str(tmp_path / "tables" / "1"))
+    other.publish(_kept("other"))
+    assert other.current()[1].num_rows == 1
+    assert place.path not in tables._KNOWN

@@ -20,30 +20,14 @@ class Again(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Iterate(Node):
-    """A body computed on its own result, until a measure of it is as wanted."""
+class Repeated(Node):
+    """A step that computes others again and again, until it is enough."""
 
     input: Node
-    body: Node
-    again: Again
-    """The leaf of the body, and of the measure."""
-    measure: Node | None
-    """One record that the result is reduced to, which ``until`` is asked about."""
-    value: Callable[[Any], Any]
-    """What ``until`` is given of that record."""
     until: Callable[..., Any] | None
     at_most: int | None
-    report: Callable[[Any], Any] | None = None
-    constant: tuple[Node, ...] = ()
-    """What the body reads besides: computed once, and kept."""
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input, *self.constant)
-
-    @property
-    def inner(self) -> tuple[Node, ...]:
-        return (self.body,)
+    report: Callable[[Any], Any] | None
+    """Told of each iteration."""
 
     @property
     def needs_end(self) -> bool:
@@ -55,21 +39,42 @@ class Iterate(Node):
 
     @property
     def detail(self) -> str:
-        return _ending(self.until, self.at_most)
+        most = "" if self.at_most is None else f"at most {self.at_most} times"
+        how = "" if self.until is None else f"until {function_name(self.until)}"
+        return ", ".join(part for part in (how, most) if part)
 
 
 @dataclass(frozen=True, eq=False)
-class Cycle(Node):
+class Iterate(Repeated):
+    """A body computed on its own result, until a measure of it is as wanted."""
+
+    body: Node
+    again: Again
+    """The leaf of the body, and of the measure."""
+    measure: Node | None
+    """One record that the result is reduced to, which ``until`` is asked about."""
+    value: Callable[[Any], Any]
+    """What ``until`` is given of that record."""
+    constant: tuple[Node, ...] = ()
+    """What the body reads besides: computed once, and kept."""
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.input, *self.constant)
+
+    @property
+    def inner(self) -> tuple[Node, ...]:
+        return (self.body,)
+
+
+@dataclass(frozen=True, eq=False)
+class Cycle(Repeated):
     """A body computed again and again on the same input, with a state that its result updates."""
 
-    input: Node
     state: Any
     body: Callable[..., Any]
     """Gives the end of a plan, of the leaf that it is to begin with and a state."""
     update: Callable[..., Any]
-    until: Callable[..., Any] | None
-    at_most: int | None
-    report: Callable[[Any], Any] | None
     give: Callable[[Any], Any]
     """The last state as a table."""
     first: Node | None = None
@@ -82,24 +87,6 @@ class Cycle(Node):
     @property
     def inner(self) -> tuple[Node, ...]:
         return () if self.first is None else (self.first,)
-
-    @property
-    def needs_end(self) -> bool:
-        return True
-
-    @property
-    def without_end(self) -> str:
-        return "it takes input that ends"
-
-    @property
-    def detail(self) -> str:
-        return _ending(self.until, self.at_most)
-
-
-def _ending(until: Callable[..., Any] | None, at_most: int | None) -> str:
-    most = "" if at_most is None else f"at most {at_most} times"
-    how = "" if until is None else f"until {function_name(until)}"
-    return ", ".join(part for part in (how, most) if part)
 
 
 @dataclass(frozen=True, eq=False)
