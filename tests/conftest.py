@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import psutil
 import pyarrow as pa
 import pytest
 
@@ -103,6 +105,13 @@ def until(enough: Callable[[], Any], meanwhile: Callable[[], Any] = lambda: None
         assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s"
         meanwhile()
         time.sleep(0.005)
+
+
+def ended(process: psutil.Process) -> bool:
+    """Whether a process runs no more; it may go away while it is asked."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    return True
 
 
 Rows = list[tuple[Any, ...]]

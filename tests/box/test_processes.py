@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ import pytest
 import headrace as hr
 from headrace.box import processes
 from headrace.box.effects import why_here
-from tests.conftest import until
+from tests.conftest import ended, until
 
 SOME, MANY = 4_000, 30_000
 SEEN: list[int] = []
@@ -109,12 +110,17 @@ def test_a_job_that_is_stopped_ends_its_processes():
     me = psutil.Process()
 
     def workers() -> list[psutil.Process]:
-        return [p for p in me.children() if "row_worker" in " ".join(p.cmdline())]
+        found = []
+        for child in me.children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # one of another test, on its way out
+                found += [child] if "row_worker" in " ".join(child.cmdline()) else []
+        return found
 
     until(lambda: [p for p in workers() if p.cpu_times().user > 0.5])
     children = workers()
+    assert children
     job.stop(drain=False)
-    until(lambda: not any(p.is_running() and p.status() != "zombie" for p in children))
+    until(lambda: all(map(ended, children)))
 
 
 def test_processes_end_when_this_one_is_killed(tmp_path):
@@ -147,7 +153,7 @@ def test_processes_end_when_this_one_is_killed(tmp_path):
         worker = psutil.Process(int(victim.stdout.readline()))
         assert worker.pid != victim.pid
         victim.kill()
-        until(lambda: not worker.is_running())
+        until(lambda: ended(worker))
 
 
 def spelled(n: int) -> str:
