@@ -65,6 +65,18 @@ def test_fused_counts_are_the_counts_of_the_pieces(lines, pattern, lower, keep_e
     assert got == Counter(pieces)
 
 
+@pytest.mark.parametrize("length", [1, 2, 7, 8, 9, 15, 16, 17, 40])
+def test_words_that_end_in_zero_bytes_are_words_of_their_own(length):
+    word = "abcdefgh" * 5
+    zeros = [word[: length - n] + "\0" * n for n in range(length + 1)]
+    lines = [",".join([*zeros, word[:length]]), ",".join(zeros), "\0", "a", "a\0", "\0a"]
+    table = pa.table({"line": lines})
+    words = hr.from_arrow(table).flat_map(col("line").split(","), name="w")
+    fused, got = run(words.group_by("w").count("n"), table.to_batches(max_chunksize=2))
+    assert isinstance(fused, WordTable)
+    assert got == Counter(w for line in lines for w in line.split(","))
+
+
 def test_many_words_make_the_table_grow():
     lines = [" ".join(f"w{n}x{m}" for m in range(50)) for n in range(2000)]
     table = pa.table({"line": lines})

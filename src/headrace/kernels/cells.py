@@ -20,6 +20,7 @@ from headrace.kernels.aggregate import Aggregation
 from headrace.kernels.expressions.kernel import as_column, numbers
 from headrace.kernels.group import is_fixed, key_words
 from headrace.kernels.native import cells, locks
+from headrace.kernels.native.memory import cleared
 
 _NONE = np.zeros(0, np.int64)
 _LEAST = 1 << 4
@@ -112,7 +113,7 @@ class NumberTable:
         self.slots = [self._place(i, room) for i in range(parts)]
 
     def _place(self, part: int, words: int) -> Any:
-        slots = np.zeros(words, np.uint64)
+        slots = cleared(words, np.uint64)
         self.directory[part, cells.ADDRESS] = slots.ctypes.data
         self.directory[part, cells.WORDS] = words
         return slots

@@ -19,6 +19,7 @@ from headrace.kernels.expressions.codes import by_code, decoded, mapped
 from headrace.kernels.expressions.hashing import _bits
 from headrace.kernels.expressions.kernel import as_column, numbers, validity
 from headrace.kernels.native import pairs, strings
+from headrace.kernels.native.memory import cleared
 from headrace.kernels.tokenise import Text
 from headrace.types import type_name
 
@@ -97,7 +98,7 @@ class TextTable:
         while self.size + slots + 1 >= room // 2:
             room *= 2 if room >= 1 << 14 else 4
         if room != self.slots.shape[0]:
-            table = np.zeros((room, 4), np.uint64)
+            table = cleared((room, 4), np.uint64)
             strings.grow_strings(self.slots, table)
             self.slots = table
 
@@ -135,7 +136,7 @@ class PairTable:
             if at == groups.size:
                 return groups
             room = self.slots.shape[0]
-            larger = np.zeros((room * (2 if room >= 1 << 20 else 4), 4), np.uint64)
+            larger = cleared((room * (2 if room >= 1 << 20 else 4), 4), np.uint64)
             pairs.grow_pairs(self.slots, larger)
             self.slots = larger
 

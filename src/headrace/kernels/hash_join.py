@@ -12,6 +12,7 @@ import pyarrow as pa
 from headrace.kernels.expressions.kernel import numbers, validity
 from headrace.kernels.group import is_fixed, key_words
 from headrace.kernels.native import hash_join as native
+from headrace.kernels.native.memory import cleared
 from headrace.kernels.tokenise import Text
 
 Rows = np.ndarray[Any, Any]
@@ -60,7 +61,7 @@ class HashTable:
             count = int(native.word_span(keys.words, keys.valid, span))
             low, width = int(span[0]), int(span[1]) - int(span[0]) + 1
             if 0 < width <= max(_DENSE * count, 1 << 10):
-                self._low, self._table = low, np.zeros(width, np.int32)
+                self._low, self._table = low, cleared(width, np.int32)
                 return int(native.build_dense(keys.words, keys.valid, low, self._table, firsts))
             self._table = _empty_slots(count, 2)
             return int(native.build_words(keys.words, keys.valid, self._table, firsts))
@@ -135,7 +136,7 @@ def _empty_slots(rows: int, words: int) -> Rows:
     """Twice as many slots as rows at least, from a cache line or a large page on."""
     count = words << max(4, (2 * rows - 1).bit_length())
     line = _PAGE if 8 * count >= _PAGE else 64
-    slots = np.zeros(count + line // 8, np.uint64)
+    slots = cleared(count + line // 8, np.uint64)
     skipped = -slots.ctypes.data % line // 8
     return slots[skipped : skipped + count]
 

@@ -16,6 +16,7 @@ from headrace.kernels.expressions.hashing import hash_columns
 from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.group import _coded, is_fixed, key_words
 from headrace.kernels.native import locks, multimap
+from headrace.kernels.native.memory import cleared
 from headrace.kernels.order import order_key
 from headrace.kernels.records import Records
 from headrace.kernels.window import event_times, pane_ids, rows_by_pane
@@ -88,7 +89,7 @@ class Tables:
 def _empty_slots(count: int) -> Any:
     """Slots that begin with a cache line, and where they are many with a large page."""
     line = _PAGE if 4 * count >= _PAGE else 64
-    slots = np.zeros(count + line // 4, np.uint32)
+    slots = cleared(count + line // 4, np.uint32)
     skipped = -slots.ctypes.data % line // 4
     return slots[skipped : skipped + count]
 

@@ -11,6 +11,7 @@ from headrace.errors import ExpressionError
 from headrace.kernels.accumulators.protocol import Numbers
 from headrace.kernels.expressions.kernel import as_column, numbers, validity
 from headrace.kernels.native import accumulate
+from headrace.kernels.native.memory import cleared
 from headrace.types import type_name
 
 
@@ -18,7 +19,7 @@ def grown(array: Numbers, size: int) -> Numbers:
     """The array with room for ``size`` groups, new ones zero."""
     if array.size >= size:
         return array
-    larger = np.zeros(max(size, 2 * array.size, 64), array.dtype)
+    larger = cleared(max(size, 2 * array.size, 64), array.dtype)
     larger[: array.size] = array
     return larger
 

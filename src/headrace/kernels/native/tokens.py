@@ -20,6 +20,7 @@ from headrace.kernels.native.memory import (
     store64,
     word_at,
 )
+from headrace.kernels.native.short_words import count_short, is_short, room_in
 from headrace.kernels.native.strings import ARENA, GROUPS, find_long, find_short
 
 CUT = 0xFFFF
@@ -32,6 +33,17 @@ def _cuts(word: Any, ranges: Any, foreign: Any) -> Any:
     for i in range(ranges.shape[0]):
         inside |= bytes_between(word, ranges[i, 0], ranges[i, 1])
     return ~(inside | (word & foreign)) & HIGHS
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _has_room(length: int, slots: Any, meta: Any, arena: Any, shorts: Any, size: Any) -> bool:
+    """Whether all tokens of a row fit, of which there is at most one for two bytes."""
+    most = (length >> 1) + 1
+    return (
+        meta[GROUPS] + most < slots.shape[0] // 2
+        and meta[ARENA] + length <= arena.size
+        and size[0] + most < room_in(shorts)
+    )
 
 
 @njit(nogil=True, cache=True)
@@ -49,6 +61,8 @@ def count_tokens(
     slots: Any,
     meta: Any,
     arena: Any,
+    shorts: Any,
+    size: Any,
     scratch: Any,
     empties: Any,
 ) -> int:
@@ -59,13 +73,12 @@ def count_tokens(
     first, ``ranges`` are the ASCII bytes that tokens are made of then, and ``foreign`` is all high
     bits if they take bytes beyond ASCII and zero if those cut. ``table`` says the same byte by
     byte, for the end of the buffer and for tokens too long for a slot; ``scratch`` holds one of
-    those while it is looked up, so it is as long as the longest row. ``empties[0]`` counts the
-    empty pieces.
+    those while it is looked up, so it is as long as the longest row. Short tokens go to ``shorts``,
+    of ``size[0]`` words, the others to ``slots``. ``empties[0]`` counts the empty pieces.
     """
     some = rows.size > 0
     n = rows.size if some else offsets.size - 1
     nulls = valid.size > 0
-    half = slots.shape[0] // 2
     safe = data.size - 16
     for place in range(first, n):
         row = np.int64(rows[place]) if some else place
@@ -73,11 +86,7 @@ def count_tokens(
             continue
         start = np.int64(offsets[row])
         end = np.int64(offsets[row + 1])
-        # A row adds at most one token for two bytes: room is asked for once a row.
-        if (
-            meta[GROUPS] + ((end - start) >> 1) + 1 >= half
-            or meta[ARENA] + end - start > arena.size
-        ):
+        if not _has_room(end - start, slots, meta, arena, shorts, size):
             return place
         at = start
         pieces = 0
@@ -126,13 +135,16 @@ def count_tokens(
             pieces += 1
             if length > 0:
                 tokens += 1
-                if length <= 16:
-                    slot = find_short(slots, meta, w0, w1, length)
+                if is_short(w0, length):
+                    count_short(shorts, size, w0, U64(1))
                 else:
-                    for i in range(length):
-                        scratch[i] = table[data[token + i]]
-                    slot = find_long(slots, meta, arena, scratch, 0, length)
-                slots[slot, 3] += U64(1)
+                    if length <= 16:
+                        slot = find_short(slots, meta, w0, w1, length)
+                    else:
+                        for i in range(length):
+                            scratch[i] = table[data[token + i]]
+                        slot = find_long(slots, meta, arena, scratch, 0, length)
+                    slots[slot, 3] += U64(1)
             if at >= end:
                 break
             at += 1
@@ -167,6 +179,8 @@ def count_words(
     slots: Any,
     meta: Any,
     arena: Any,
+    shorts: Any,
+    size: Any,
     scratch: Any,
 ) -> int:
     """``count_tokens`` where empty pieces do not matter: whatever separates is stepped over.
@@ -178,7 +192,6 @@ def count_words(
     some = rows.size > 0
     n = rows.size if some else offsets.size - 1
     nulls = valid.size > 0
-    half = slots.shape[0] // 2
     safe = data.size - 16
     for place in range(first, n):
         row = np.int64(rows[place]) if some else place
@@ -186,7 +199,7 @@ def count_words(
             continue
         at = np.int64(offsets[row])
         end = np.int64(offsets[row + 1])
-        if meta[GROUPS] + ((end - at) >> 1) + 1 >= half or meta[ARENA] + end - at > arena.size:
+        if not _has_room(end - at, slots, meta, arena, shorts, size):
             return place
         while at < end:
             w1 = U64(0)
@@ -235,13 +248,16 @@ def count_words(
                 if length == 0:
                     at += 1
                     continue
-            if length <= 16:
-                slot = find_short(slots, meta, w0, w1, length)
+            if is_short(w0, length):
+                count_short(shorts, size, w0, U64(1))
             else:
-                for i in range(length):
-                    scratch[i] = table[data[at + i]]
-                slot = find_long(slots, meta, arena, scratch, 0, length)
-            slots[slot, 3] += U64(1)
+                if length <= 16:
+                    slot = find_short(slots, meta, w0, w1, length)
+                else:
+                    for i in range(length):
+                        scratch[i] = table[data[at + i]]
+                    slot = find_long(slots, meta, arena, scratch, 0, length)
+                slots[slot, 3] += U64(1)
             at += length + 1
     return n
 
