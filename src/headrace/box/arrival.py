@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.box.buffering import Waiting
-from headrace.kernels.lateness import ahead_of, on_time, punctuation_of, stamped, times_of
-from headrace.kernels.native import panes
+from headrace.box.bundle import bytes_of
+from headrace.kernels.lateness import ahead_of, punctuation_of, sorted_out, stamped
 from headrace.plan.nodes import EventTime
 from headrace.windows import BEGINNING, FOREVER
 
@@ -78,7 +78,7 @@ class Arrivals:
 
     def take(self, reader: Reader, batch: pa.RecordBatch) -> Arrived:
         """Look at the times of a batch."""
-        arrived = Arrived(batch.num_rows, batch.nbytes / max(1, batch.num_rows))
+        arrived = Arrived(batch.num_rows, bytes_of(batch) / max(1, batch.num_rows))
         event = self.event
         if event is None:
             arrived.parts.append((batch, None))
@@ -99,25 +99,28 @@ class Arrivals:
             for row, announced in self.punctuation(batch):
                 if announced > furthest:
                     continue
-                part = self.on_time(reader, batch.slice(start, row + 1 - start), arrived)
+                part, _ = self.on_time(reader, batch.slice(start, row + 1 - start), arrived)
                 arrived.parts.append((part, announced))
                 reader.floor = max(reader.floor, announced)
                 start = row + 1
-            arrived.parts.append((self.on_time(reader, batch.slice(start), arrived), None))
+            arrived.parts.append((self.on_time(reader, batch.slice(start), arrived)[0], None))
             return arrived
-        part = self.on_time(reader, batch, arrived)
+        part, latest = self.on_time(reader, batch, arrived)
         if event.delay is None:
             arrived.parts.append((part, None))
             return arrived
-        reader.newest = max(reader.newest, panes.span(times_of(event, batch))[1])
+        reader.newest = max(reader.newest, latest)
         reader.floor = max(reader.floor, reader.newest - event.delay)
         arrived.parts.append((part, reader.newest - event.delay))
         return arrived
 
-    def on_time(self, reader: Reader, batch: pa.RecordBatch, arrived: Arrived) -> pa.RecordBatch:
-        """The records at or above their split's watermark; those below are late."""
+    def on_time(
+        self, reader: Reader, batch: pa.RecordBatch, arrived: Arrived
+    ) -> tuple[pa.RecordBatch, int]:
+        """The records at or above their split's watermark, and the latest time of all; those below
+        it are late."""
         assert self.event is not None
-        batch, late = on_time(self.event, batch, reader.floor, reader.newest)
+        batch, late, latest = sorted_out(self.event, batch, reader.floor, reader.newest)
         if late is not None:
             arrived.late.append(late)
-        return batch
+        return batch, latest

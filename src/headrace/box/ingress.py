@@ -295,9 +295,9 @@ class Ingress:
         """
         if reader.items is None:
             reader.items = self._opened(reader)
-        until = time.perf_counter() + _READING
+        until = time.thread_time() + _READING
         items: list[Any] = []
-        while len(items) < most and (not items or time.perf_counter() < until):
+        while len(items) < most and (not items or time.thread_time() < until):
             item = self._next(reader.items)
             if item is _END:
                 break

@@ -26,6 +26,7 @@ from headrace.box.worklists import HybridQueue, PartitionedQueue, SharedQueue, W
 from headrace.errors import PlanError, nearest
 from headrace.kernels.aggregate import key_hashes, rows_by_shard
 from headrace.kernels.expressions.kernel import as_column, numbers
+from headrace.kernels.order import by_hash
 
 if TYPE_CHECKING:
     from headrace.box.evaluator import BundleWork
@@ -84,6 +85,8 @@ class Settling:
 
     def _by_key(self, batch: pa.RecordBatch, order: Any, times: list[Any]) -> Any:
         """Rows in order of time, those of one time by the hashes of their keys."""
+        if all((each == each[:1]).all() for each in times):
+            return by_hash(key_hashes([batch.column(n) for n in self.keys], batch.num_rows))
         same = np.ones(max(0, order.size - 1), np.bool_)
         for each in times:
             same &= each[order[1:]] == each[order[:-1]]
@@ -93,7 +96,7 @@ class Settling:
             some = as_column(rows)
             hashes = key_hashes([batch.column(n).take(some) for n in self.keys], rows.size)
             moment = np.cumsum(~np.insert(same, 0, False))[tied]
-            within = np.argsort(hashes, kind="stable")
+            within = by_hash(hashes)
             within = within[np.argsort(moment[within], kind="stable")]
             order = order.copy()
             order[tied] = rows[within]

@@ -16,7 +16,7 @@ from headrace.kernels.native import panes
 from headrace.kernels.rows import rows_of
 from headrace.plan.nodes import EventTime
 from headrace.types import INTERVAL, unique_names
-from headrace.windows import LATEST, micros_of, show_duration
+from headrace.windows import BEGINNING, LATEST, micros_of, show_duration
 
 Punctuation = Callable[[pa.RecordBatch], Iterator[tuple[int, int]]]
 
@@ -64,16 +64,28 @@ def on_time(
     ``floor`` is the watermark before the bundle. With ``newest``, the latest time before it, the
     watermark moves with each record, so that which ones are late depends on their order alone.
     """
+    on_time, late, _ = sorted_out(event, batch, floor, newest)
+    return on_time, late
+
+
+def sorted_out(
+    event: EventTime, batch: pa.RecordBatch, floor: int, newest: int | None
+) -> tuple[pa.RecordBatch, pa.RecordBatch | None, int]:
+    """What ``on_time`` gives, and the latest time of all."""
     if not batch.num_rows:
-        return batch, None
-    times, marks = times_of(event, batch), np.empty(batch.num_rows, np.int64)
+        return batch, None, BEGINNING
+    times = times_of(event, batch)
     delay = -1 if event.delay is None or newest is None else event.delay
-    latest = 0 if newest is None else max(newest, int(times[0]))
-    if not panes.late_rows(times, latest, delay, floor, marks):
-        return batch, None
+    before = 0 if newest is None else max(newest, int(times[0]))
+    may_be_late, latest = panes.any_late(times, before, delay, floor)
+    if not may_be_late:
+        return batch, None, latest
+    marks = np.empty(batch.num_rows, np.int64)
+    if not panes.late_rows(times, before, delay, floor, marks):
+        return batch, None, latest
     mask = marks > times
     late = late_records(event, batch.filter(pa.array(mask)), times[mask], marks[mask])
-    return batch.filter(pa.array(~mask)), late
+    return batch.filter(pa.array(~mask)), late, latest
 
 
 def first_late(event: EventTime, late: pa.RecordBatch) -> tuple[int, int]:

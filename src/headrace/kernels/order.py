@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from headrace.errors import PlanError
 from headrace.kernels.expressions.kernel import as_column, numbers, validity
 from headrace.kernels.group import Grouper, is_fixed, key_words
+from headrace.kernels.native import hash_order
 from headrace.types import type_name
 
 
@@ -53,6 +54,15 @@ def sort_rows(keys: Sequence[pa.Array], descending: Sequence[bool]) -> np.ndarra
         return np.zeros(0, np.int64)
     table = pa.Table.from_arrays(columns, names=names[: len(columns)])
     return np.asarray(pc.sort_indices(table, sort_keys=order)).astype(np.int64)
+
+
+def by_hash(hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Row numbers in the order of their hashes; those of one hash stay in the order they are in."""
+    bits = max(1, hashes.size.bit_length())
+    order, starts = np.empty(hashes.size, np.int64), np.empty((1 << bits) + 1, np.int64)
+    if hash_order.order_by_hash(hashes, np.uint64(64 - bits), starts, order):
+        return order
+    return np.argsort(hashes, kind="stable")
 
 
 def first_rows(

@@ -57,6 +57,16 @@ def span(times: Any) -> tuple[int, int]:
 
 
 @njit(nogil=True, cache=True)
+def any_late(times: Any, newest: int, delay: int, floor: int) -> tuple[bool, int]:
+    """Whether ``late_rows`` may find one, and the latest of the times."""
+    low = high = times[0]
+    for time in times:
+        low = min(low, time)
+        high = max(high, time)
+    return low < floor or (delay >= 0 and low < max(newest, high) - delay), high
+
+
+@njit(nogil=True, cache=True)
 def late_rows(times: Any, newest: int, delay: int, floor: int, marks: Any) -> int:
     """The watermark that each time fell below, or the time itself where it was not late.
 
