@@ -11,6 +11,7 @@ from headrace.box.arrival import Arrivals
 from headrace.box.cascade import Cascade
 from headrace.box.invariants import InvariantError
 from headrace.testing import records, script, seconds, watermark
+from headrace.windows import BEGINNING
 
 EVENTS = [
     event
@@ -68,7 +69,9 @@ def test_a_watermark_taken_before_its_records_is_seen(monkeypatch):
 
 
 def test_a_watermark_that_lies_is_seen(monkeypatch):
-    monkeypatch.setattr(Arrivals, "on_time", lambda self, reader, batch, arrived: batch)
+    monkeypatch.setattr(
+        Arrivals, "on_time", lambda self, reader, batch, arrived: (batch, BEGINNING)
+    )
     late = [records({"k": "a", "at": seconds(5)}), watermark(seconds(5)),
             records({"k": "a", "at": seconds(1)})]  # fmt: skip
     stream = script(late, schema={"k": "string", "at": "timestamp"}).event_time("at")
