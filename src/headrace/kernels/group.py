@@ -44,9 +44,10 @@ class Numbering(Protocol):
 
 
 class TextTable:
-    """Numbers strings and byte strings."""
+    """Numbers strings and byte strings; ``full`` is how many sixteenths of it may be in use."""
 
-    def __init__(self) -> None:
+    def __init__(self, full: int = 8) -> None:
+        self.full = full
         self.slots = np.zeros((_SMALL, 4), np.uint64)
         self.meta = np.array([0, 0, -1], np.int64)
         self.arena = np.zeros(1 << 12, np.uint8)
@@ -95,7 +96,7 @@ class TextTable:
             larger[:used] = self.arena[:used]
             self.arena = larger
         room = self.slots.shape[0]
-        while self.size + slots + 1 >= room // 2:
+        while self.size + slots + 1 >= room * self.full // 16:
             room *= 2 if room >= 1 << 14 else 4
         if room != self.slots.shape[0]:
             table = cleared((room, 4), np.uint64)

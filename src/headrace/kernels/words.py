@@ -25,7 +25,7 @@ class WordTable:
 
     def __init__(self, split: SplitText, keep_empty: bool, partial_schema: pa.Schema) -> None:
         self.split, self.keep_empty, self.schema = split, keep_empty, partial_schema
-        self.table = TextTable()
+        self.table = TextTable(short_words.FULL)
         self.shorts, self.size = cleared((_LEAST, 2), np.uint64), np.zeros(1, np.int64)
         self.empties = np.zeros(1, np.int64)
         self.scratch = np.zeros(1 << 10, np.uint8)

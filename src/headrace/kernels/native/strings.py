@@ -17,6 +17,7 @@ import numpy as np
 from numba import njit
 
 from headrace.kernels.native.memory import U64, hash_bytes, mix, same_bytes, store64, word_at
+from headrace.kernels.native.short_words import room_in
 
 GROUPS, ARENA, NULL = 0, 1, 2
 LENGTH_SHIFT = U64(32)
@@ -184,7 +185,7 @@ def merge_counts(
 
     A key's part is the top bits of its hash; ``shift`` is 64 less their number, 64 for all keys.
     """
-    half = slots.shape[0] // 2
+    room = room_in(slots)
     for i in range(first, old.shape[0]):
         info = old[i, 2]
         if info == U64(0):
@@ -196,7 +197,7 @@ def merge_counts(
             h = old[i, 0]
         if shift < U64(64) and (h >> shift) != part:
             continue
-        if meta[GROUPS] + 1 >= half or meta[ARENA] + length > arena.size:
+        if meta[GROUPS] + 1 >= room or meta[ARENA] + length > arena.size:
             return i
         if length <= 16:
             at = find_short(slots, meta, old[i, 0], old[i, 1], length)

@@ -35,17 +35,6 @@ def _cuts(word: Any, ranges: Any, foreign: Any) -> Any:
     return ~(inside | (word & foreign)) & HIGHS
 
 
-@njit(nogil=True, cache=True, inline="always")
-def _has_room(length: int, slots: Any, meta: Any, arena: Any, shorts: Any, size: Any) -> bool:
-    """Whether all tokens of a row fit, of which there is at most one for two bytes."""
-    most = (length >> 1) + 1
-    return (
-        meta[GROUPS] + most < slots.shape[0] // 2
-        and meta[ARENA] + length <= arena.size
-        and size[0] + most < room_in(shorts)
-    )
-
-
 @njit(nogil=True, cache=True)
 def count_tokens(
     data: Any,
@@ -80,13 +69,17 @@ def count_tokens(
     n = rows.size if some else offsets.size - 1
     nulls = valid.size > 0
     safe = data.size - 16
+    room, short_room = room_in(slots), room_in(shorts)
     for place in range(first, n):
         row = np.int64(rows[place]) if some else place
         if nulls and not valid[row]:
             continue
         start = np.int64(offsets[row])
         end = np.int64(offsets[row + 1])
-        if not _has_room(end - start, slots, meta, arena, shorts, size):
+        most = ((end - start) >> 1) + 1  # a row has at most one token for two bytes
+        if meta[GROUPS] + most >= room or meta[ARENA] + end - start > arena.size:
+            return place
+        if size[0] + most >= short_room:
             return place
         at = start
         pieces = 0
@@ -193,13 +186,17 @@ def count_words(
     n = rows.size if some else offsets.size - 1
     nulls = valid.size > 0
     safe = data.size - 16
+    room, short_room = room_in(slots), room_in(shorts)
     for place in range(first, n):
         row = np.int64(rows[place]) if some else place
         if nulls and not valid[row]:
             continue
         at = np.int64(offsets[row])
         end = np.int64(offsets[row + 1])
-        if not _has_room(end - at, slots, meta, arena, shorts, size):
+        most = ((end - at) >> 1) + 1
+        if meta[GROUPS] + most >= room or meta[ARENA] + end - at > arena.size:
+            return place
+        if size[0] + most >= short_room:
             return place
         while at < end:
             w1 = U64(0)
