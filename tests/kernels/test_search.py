@@ -57,6 +57,11 @@ def test_functions_of_a_pattern_give_what_re_gives(texts, pattern, skip):
         kernel = compile_expression(expression.tree, batch.schema)
         want = [None if t is None else by_re(pattern, t)[name] for t in texts]
         assert evaluate(kernel, batch).to_pylist() == want
+        assert (kernel.elements is not None) == (name == "extract_all")
+        if kernel.elements is not None:
+            rows, pieces = kernel.elements(batch)
+            found = [(i, piece) for i, all_of in enumerate(want) for piece in all_of or ()]
+            assert list(zip(rows.tolist(), pieces.to_pylist(), strict=True)) == found
 
 
 @given(texts=ARRAYS, pattern=st.sampled_from(PATTERNS), skip=st.integers(0, 3))

@@ -302,9 +302,12 @@ def _explode(
         return run, after
 
     def general(batch: pa.RecordBatch) -> pa.RecordBatch:
-        lists = evaluate(kernel, batch)
-        parents = np.asarray(pc.list_parent_indices(lists))
-        result = with_parents(batch, parents, pc.list_flatten(lists))
+        if kernel.elements is not None:
+            parents, values = kernel.elements(batch)
+        else:
+            lists = evaluate(kernel, batch)
+            parents, values = np.asarray(pc.list_parent_indices(lists)), pc.list_flatten(lists)
+        result = with_parents(batch, parents, values)
         return result.filter(pc.not_equal(result.column(len(kept)), "")) if drop_empty else result
 
     return general, after

@@ -86,7 +86,7 @@ def _by_value(kernel: Kernel, index: int, width: int) -> Kernel:
         found = kernel.run(small)
         return found if rows is None or isinstance(found, pa.Scalar) else found.take(rows)
 
-    return replace(kernel, run=run)
+    return replace(kernel, run=run, elements=None)
 
 
 def _call(scope: Scope, tree: exp.Anonymous) -> Kernel:

@@ -32,6 +32,8 @@ class Kernel:
     constant: bool = False
     differs_in_spark: bool = False
     """Whether Spark itself could give another answer, so that only this may compute it."""
+    elements: Callable[[pa.RecordBatch], tuple[Any, pa.Array]] | None = None
+    """Of a list: the row of each element and the elements, where lists need not be made for it."""
 
 
 @dataclass(frozen=True, slots=True)

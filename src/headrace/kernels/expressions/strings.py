@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from headrace.kernels.expressions.kernel import (
     literal_value,
     node,
     not_for_spark,
+    spread,
     want,
 )
 from headrace.kernels.expressions.needles import (
@@ -498,6 +500,11 @@ def build_extract_all(
         rows, some = candidates(needle, array)
         return rows, *(by_re2 if linear and not _has_marks(some) else by_python)(some)
 
+    def elements(batch: pa.RecordBatch) -> tuple[Any, pa.Array]:
+        array = spread(value.run(batch), batch.num_rows)
+        rows, found, pieces = by_automaton(array) or by_library(array)
+        return np.repeat(np.arange(len(array)) if rows is None else rows, found), pieces
+
     def extract(array: pa.Array) -> pa.Array:
         rows, found, pieces = by_automaton(array) or by_library(array)
         sizes = np.zeros(len(array), np.int32)
@@ -507,7 +514,8 @@ def build_extract_all(
         mask = array.is_null() if array.null_count else None
         return pa.ListArray.from_arrays(as_column(offsets), pieces, mask=mask)
 
-    return alike(regex, apply_arrays(pa.list_(STRING), extract, value))
+    kernel = alike(regex, apply_arrays(pa.list_(STRING), extract, value))
+    return kernel if kernel.constant else replace(kernel, elements=elements)
 
 
 @function("regexp_replace")
