@@ -15,7 +15,7 @@ from headrace.kernels.aggregate import key_hashes
 from headrace.kernels.expressions.hashing import hash_columns
 from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.group import _coded, is_fixed, key_words
-from headrace.kernels.native import locks, multimap
+from headrace.kernels.native import multimap
 from headrace.kernels.native.memory import cleared
 from headrace.kernels.order import order_key
 from headrace.kernels.records import Records
@@ -61,29 +61,28 @@ class Tables:
     def __init__(self, parts: int) -> None:
         self.directory = np.zeros((parts, multimap.ENTRY), np.int64)
         self.address = int(self.directory.ctypes.data)
-        self.arrays: list[tuple[Any, Any, Any]] = [(_NOTHING, _NOTHING, _NOTHING)] * parts
-        """Of each table the slots, the chains and the runs."""
+        self.blocks: list[Any] = []
+        """The memory they are in, and have been in: another thread may be reading it."""
         self.columns: list[Any] = []
         """The keys and times that runs refer to."""
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for arrays in self.arrays for array in arrays)
+        return sum(block.nbytes for block in self.blocks)
 
-    def place(self, part: int, room: int, runs: int) -> None:
-        """Give a table another size, which must do for what it holds. Its lock is held."""
-        entry = self.directory[part]
-        size, count = int(entry[multimap.SIZE]), int(entry[multimap.RUN_COUNT])
-        slots, chains, kept = self.arrays[part]
-        if runs > entry[multimap.RUN_ROOM]:
-            kept = np.concatenate([kept, np.empty(runs * multimap.RUN - kept.size, np.int64)])
-            entry[multimap.RUNS], entry[multimap.RUN_ROOM] = kept.ctypes.data, runs
-        if room > entry[multimap.ROOM]:
-            slots, chains = _empty_slots(2 * room), np.empty(room, np.uint32)
-            multimap.link_runs(slots, chains, kept, count, size)
-            entry[multimap.SLOTS], entry[multimap.WIDTH] = slots.ctypes.data, slots.size
-            entry[multimap.CHAINS], entry[multimap.ROOM] = chains.ctypes.data, room
-        self.arrays[part] = slots, chains, kept
+    def make_room(self, parts: Any, records: Any, runs: Any, locks: int) -> None:
+        """Give some tables room for so many records and runs; 0 where they have enough."""
+        rooms = np.where(records > 0, np.maximum(records, _LEAST_ROOM), 0)
+        rooms = np.where(rooms > 0, 1 << np.ceil(np.log2(np.maximum(rooms, 1))).astype(np.int64), 0)
+        slots, chains = _empty_slots(2 * int(rooms.sum())), np.empty(rooms.sum(), np.uint32)
+        kept = np.empty(int(runs.sum()) * multimap.RUN, np.int64)
+        self.blocks += slots, chains, kept
+        before, runs_before = np.cumsum(rooms) - rooms, np.cumsum(runs) - runs
+        multimap.rehouse(
+            self.directory, locks, parts, rooms, slots.ctypes.data + 8 * before,
+            chains.ctypes.data + 4 * before, runs,
+            kept.ctypes.data + 8 * multimap.RUN * runs_before,
+        )  # fmt: skip
 
 
 def _empty_slots(count: int) -> Any:
@@ -232,36 +231,33 @@ class TemporalJoin:
 
     def _make_room(self, kept: Kept, span: int, tables: Tables) -> None:
         """Make room in a slice's tables for what a bundle has for it."""
-        counts = np.diff(kept.starts)[span :: kept.spans]
-        directory = tables.directory
-        sizes, rooms = directory[:, multimap.SIZE], directory[:, multimap.ROOM]
-        runs, run_rooms = directory[:, multimap.RUN_COUNT], directory[:, multimap.RUN_ROOM]
-        full = (sizes + counts > rooms) | (runs >= run_rooms)
-        for part in np.flatnonzero(full & (counts > 0)).tolist():
-            lock = self.locks.ctypes.data + part * multimap.LINE * 8
-            locks.wait_for(lock)
-            try:
-                wanted, room = int(sizes[part] + counts[part]), int(rooms[part])
-                if wanted > room:
-                    wanted = max(wanted, _LEAST_ROOM, self._expected(kept, span, part, wanted))
-                    room = 1 << (wanted - 1).bit_length()
-                known = int(runs[part])
-                more = known < run_rooms[part]
-                tables.place(part, room, int(run_rooms[part]) if more else 2 * known + 8)
-            finally:
-                locks.give_back(lock)
+        if multimap.has_room(tables.directory, kept.starts, span, kept.spans):
+            return
+        counts, known = np.diff(kept.starts)[span :: kept.spans], tables.directory.copy()
+        wanted, runs = known[:, multimap.SIZE] + counts, known[:, multimap.RUN_COUNT]
+        is_full = wanted > known[:, multimap.ROOM]
+        has_no_run = runs >= known[:, multimap.RUN_ROOM]
+        parts = np.flatnonzero((counts > 0) & (is_full | has_no_run))
+        if parts.size:
+            records = np.where(is_full, wanted, 0)[parts]
+            if records.any():
+                expected = self._expected(kept, span, parts, records)
+                records = np.where(records > 0, np.maximum(records, expected), 0)
+            more = np.where(has_no_run, 2 * runs + 8, 0)[parts]
+            tables.make_room(parts, records, more, self.locks.ctypes.data)
 
-    def _expected(self, kept: Kept, span: int, part: int, rows: int) -> int:
-        """How many rows a table that has so many may get: as many as that of the slice before, or
-        in proportion to the time that is left of its own."""
+    def _expected(self, kept: Kept, span: int, parts: Any, rows: Any) -> Any:
+        """How many rows tables that have so many may get: as many as those of the slice before, or
+        in proportion to the time that is left of their own."""
         last = self.slices[kept.side].get(kept.low + span - 1)
-        before = 0 if last is None else int(last.directory[part, multimap.SIZE])
-        if rows < _MANY_ROWS:
+        before = 0 if last is None else last.directory[parts, multimap.SIZE]
+        if rows.max() < _MANY_ROWS:
             return before
         newest = int(event_times(kept.batch, self.clocks[kept.side]).max())
         gone = newest - self.span.pane_end(kept.low + span) + self.span.every
-        grown = rows * self.span.every // max(1, gone)
-        return max(before, min(grown + grown // 8, _MOST_GROWTH * rows), 2 * rows)
+        growth = min(max(1.125 * self.span.every / max(1, gone), 2), _MOST_GROWTH)
+        grown = np.where(rows < _MANY_ROWS, 0, rows * growth).astype(np.int64)
+        return np.maximum(before, grown)
 
     def drop(self, side: int, slice: int) -> None:
         """Forget one side's records of a slice."""
@@ -304,5 +300,4 @@ class TemporalJoin:
         return pa.RecordBatch.from_arrays(columns, schema=node.schema)
 
 
-_NOTHING = np.empty(0, np.int64)
 _NO_HASHES = np.zeros(0, np.uint64)

@@ -174,6 +174,52 @@ def link_runs(slots: Any, chains: Any, runs: Any, count: int, size: int) -> None
 
 
 @njit(nogil=True, cache=True)
+def has_room(directory: Any, starts: Any, span: int, spans: int) -> bool:
+    """Whether a slice's tables have room for all that a bundle has for it."""
+    for part in range(directory.shape[0]):
+        bucket = part * spans + span
+        more = starts[bucket + 1] - starts[bucket]
+        entry = directory[part]
+        if more and (entry[SIZE] + more > entry[ROOM] or entry[RUN_COUNT] >= entry[RUN_ROOM]):
+            return False
+    return True
+
+
+@njit(nogil=True, cache=True)
+def rehouse(
+    directory: Any, locks: int, parts: Any, rooms: Any, slots_at: Any, chains_at: Any,
+    run_rooms: Any, runs_at: Any,
+) -> None:  # fmt: skip
+    """Move the tables of some parts to larger memory, unless others just have.
+
+    A room of 0 is for a table that has room, of records or of runs. Slots must be empty.
+    """
+    for i in range(parts.size):
+        lock = locks + parts[i] * (LINE * 8)
+        naps = 0
+        while not try_lock(lock):
+            longer_nap(naps)
+            naps += 1
+        entry = directory[parts[i]]
+        count = entry[RUN_COUNT]
+        if run_rooms[i] > entry[RUN_ROOM]:
+            new, old = _words(runs_at[i]), _words(entry[RUNS])
+            for word in range(count * RUN):
+                new[word] = old[word]
+            entry[RUNS] = runs_at[i]
+            entry[RUN_ROOM] = run_rooms[i]
+        if rooms[i] > entry[ROOM]:
+            slots = carray(pointer(slots_at[i]), 2 * rooms[i], np.uint32)
+            chains = carray(pointer(chains_at[i]), rooms[i], np.uint32)
+            link_runs(slots, chains, _words(entry[RUNS]), count, entry[SIZE])
+            entry[SLOTS] = slots_at[i]
+            entry[WIDTH] = 2 * rooms[i]
+            entry[CHAINS] = chains_at[i]
+            entry[ROOM] = rooms[i]
+        unlock(lock)
+
+
+@njit(nogil=True, cache=True)
 def _probe(
     table: int, keys: Any, times: Any, hashes: Any, first: int, end: int, low: int, high: int,
     found: int, rows: Any, records: Any,
