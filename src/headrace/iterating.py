@@ -20,6 +20,7 @@ from headrace.kernels.rows import VALUE
 from headrace.plan.iteration import Again, Cycle, Iterate, constants_of
 from headrace.plan.nodes import Node
 from headrace.plan.time import is_bounded, nodes_of
+from headrace.sizes import is_whole
 from headrace.types import type_name
 
 if TYPE_CHECKING:
@@ -190,9 +191,7 @@ def _pickled(state: Any) -> pa.Table:
 
 
 def _check_ends(until: Any, at_most: Any, report: Any) -> None:
-    if at_most is not None and (
-        not isinstance(at_most, int) or isinstance(at_most, bool) or at_most < 1
-    ):
+    if at_most is not None and not is_whole(at_most):
         raise PlanError(f"at_most={at_most!r} is not a number of iterations")
     if until is None and at_most is None:
         raise PlanError("it would never end; pass until= or at_most=")

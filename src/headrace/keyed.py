@@ -20,6 +20,7 @@ from headrace.plan.nodes import Explode, KeyBy, Named, is_same
 from headrace.plan.prune import columns_of
 from headrace.plan.time import END, NUMBER, START, clock_of
 from headrace.scanning import Scanning, counted, deduplicated
+from headrace.sizes import is_whole
 from headrace.windows import AnyWindow, CountWindow, Window
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ class WindowedStream(Gathered):
         Ties go by the other columns, ascending.
         """
         with self.stream._building("top_k") as at:
-            if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+            if not is_whole(k):
                 raise PlanError(f"top_k takes a positive number of records, not {k!r}")
             wanted = list(by) if isinstance(by, (list, tuple)) else [by]
             if not wanted:

@@ -33,6 +33,7 @@ from headrace.plan.scans import (
 )
 from headrace.plan.texts import text_of
 from headrace.plan.time import NUMBER, clock_needed, clock_of, zone_of
+from headrace.sizes import is_whole
 from headrace.types import to_schema, unique_names
 from headrace.windows import ORDERS, CountWindow, duration
 
@@ -156,7 +157,7 @@ class Scanning:
     def _shifted(self, method: str, by: int, columns: dict[str, str], within: int | None) -> Stream:
         stream, keys, _ = self._scanned()
         with stream._building(method) as at:
-            if not isinstance(by, int) or isinstance(by, bool) or by < 1:
+            if not is_whole(by):
                 raise PlanError(f"{method} takes how many records away, from 1, not {by!r}")
             if not columns:
                 raise PlanError(f"{method} needs columns, as in {method}(other='price')")

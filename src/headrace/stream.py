@@ -88,6 +88,7 @@ from headrace.plan.time import (
 )
 from headrace.routing import Routing
 from headrace.scanning import Scanning, deduplicated
+from headrace.sizes import is_whole
 from headrace.tables import refreshed
 from headrace.types import normal_batch, to_schema, type_name, unique_names
 from headrace.windows import AnyWindow, CountWindow, duration
@@ -288,7 +289,7 @@ class Stream(Written, Scanning, Routing, Iterating, Hinted):
         """
         with self._building("map_memo") as at:
             self._function(function)
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            if not is_whole(size):
                 raise PlanError(f"size={size!r} is not a number of results to remember, from 1")
             by = self._memo_key(key)
             after = returned_schema(function, schema, self._sample, at.label, many=False)
@@ -376,7 +377,7 @@ class Stream(Written, Scanning, Routing, Iterating, Hinted):
     def limit(self, count: int) -> Stream:
         """The first ``count`` records, in input order or in the order of a ``sort`` before it."""
         with self._building("limit") as at:
-            if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count < 2**31:
+            if not is_whole(count, 0, 2**31 - 1):
                 raise PlanError(f"a limit is a number of records below 2**31, not {count!r}")
             return Stream(Limit(self.schema, at.step, self.node, count))
 
@@ -387,7 +388,7 @@ class Stream(Written, Scanning, Routing, Iterating, Hinted):
     def max_parallelism(self, count: int) -> Stream:
         """At most ``count`` partitions from here to the next repartitioning."""
         with self._building("max_parallelism") as at:
-            if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            if not is_whole(count):
                 raise PlanError(f"a parallelism is a positive number, not {count!r}")
             return Stream(MaxParallelism(self.schema, at.step, self.node, count))
 
@@ -1031,7 +1032,7 @@ class Stream(Written, Scanning, Routing, Iterating, Hinted):
 
     def _top_k(self, k: int, by: Any, keys: tuple[str, ...]) -> Stream:
         with self._building("top_k") as at:
-            if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+            if not is_whole(k):
                 raise PlanError(f"top_k takes a positive number of records, not {k!r}")
             wanted = list(by) if isinstance(by, (list, tuple)) else [by]
             if not wanted:

@@ -53,7 +53,7 @@ from headrace.plan.optimise import optimised
 from headrace.plan.stages import Stage, stages_of
 from headrace.plan.table_join import TableJoin
 from headrace.plan.time import ends, refuse_endless
-from headrace.sizes import byte_size
+from headrace.sizes import byte_size, is_whole
 from headrace.tables import with_tables
 from headrace.windows import duration
 
@@ -96,21 +96,15 @@ class Box:
         clock: Clock | None = None,
     ) -> None:
         cores = _cores()
-        if workers is not None and (
-            not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 1024
-        ):
+        if workers is not None and not is_whole(workers, 1, 1024):
             raise PlanError(f"Box: workers={workers!r} is not a number from 1 to 1024")
-        if bundle is not None and (
-            not isinstance(bundle, int) or isinstance(bundle, bool) or bundle < 1
-        ):
+        if bundle is not None and not is_whole(bundle):
             raise PlanError(f"Box: bundle={bundle!r} is not a number of records")
         if buffer is not None:
             checked(buffer, "Box: buffer=")
             if bundle is not None:
                 raise PlanError("Box: buffer= says how many records a bundle has; drop bundle=")
-        if processes is not None and (
-            not isinstance(processes, int) or isinstance(processes, bool) or processes not in _RANGE
-        ):
+        if processes is not None and not is_whole(processes, 0, 1024):
             raise PlanError(f"Box: processes={processes!r} is not a number from 0 to 1024")
         if pin and not hasattr(os, "sched_setaffinity"):
             raise PlanError("Box: pin=True needs Linux; leave it out here")
@@ -310,9 +304,6 @@ class Box:
             return f"{place}; stays in this process: {why}"
         when = "" if pool.at_once else f" after {AFTER:g} s"
         return f"{place}; in {pool.count} processes{when}"
-
-
-_RANGE = range(1025)
 
 
 class BoxBatch(BatchJob):

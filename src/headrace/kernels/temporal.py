@@ -16,9 +16,9 @@ from headrace.kernels.expressions.hashing import hash_columns
 from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.group import _coded, is_fixed, key_words
 from headrace.kernels.native import locks, multimap
-from headrace.kernels.native.memory import cleared
 from headrace.kernels.order import order_key
 from headrace.kernels.records import Records
+from headrace.kernels.slots import empty_slots
 from headrace.kernels.window import event_times, pane_ids, rows_by_pane
 from headrace.plan.nodes import JoinWithin
 from headrace.windows import BEGINNING, Window
@@ -30,7 +30,6 @@ _MOST_SPANS = 64
 _MOST_PAIRS = 1 << 20
 """The pairs of one bundle of results."""
 _LEAST_ROOM = 1 << 4
-_PAGE = 2 << 20
 _MANY_ROWS, _MOST_GROWTH = 1 << 10, 16
 """From so many rows on a table's room is guessed, up to so many times what it has."""
 
@@ -79,19 +78,11 @@ class Tables:
             kept = np.concatenate([kept, np.empty(runs * multimap.RUN - kept.size, np.int64)])
             entry[multimap.RUNS], entry[multimap.RUN_ROOM] = kept.ctypes.data, runs
         if room > entry[multimap.ROOM]:
-            slots, chains = _empty_slots(2 * room), np.empty(room, np.uint32)
+            slots, chains = empty_slots(2 * room, np.uint32), np.empty(room, np.uint32)
             multimap.link_runs(slots, chains, kept, count, size)
             entry[multimap.SLOTS], entry[multimap.WIDTH] = slots.ctypes.data, slots.size
             entry[multimap.CHAINS], entry[multimap.ROOM] = chains.ctypes.data, room
         self.arrays[part] = slots, chains, kept
-
-
-def _empty_slots(count: int) -> Any:
-    """Slots that begin with a cache line, and where they are many with a large page."""
-    line = _PAGE if 4 * count >= _PAGE else 64
-    slots = cleared(count + line // 4, np.uint32)
-    skipped = -slots.ctypes.data % line // 4
-    return slots[skipped : skipped + count]
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ from headrace.kernels.expressions.needles import (
 )
 from headrace.kernels.expressions.patterns import Pattern, compile_pattern, replacement
 from headrace.kernels.tokenise import Tokeniser
+from headrace.sizes import is_whole
 
 STRING = pa.string()
 BOOLEAN = pa.bool_()
@@ -67,7 +68,7 @@ def whole(kernel: Kernel, what: str, where: str) -> int | None:
     value = literal_value(kernel, what, where)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not -_MOST - 1 <= value <= _MOST:
+    if not is_whole(value, -_MOST - 1, _MOST):
         raise PlanError(f"{where}: {what} must be a whole number that fits an int, not {value!r}")
     return value
 
@@ -418,16 +419,22 @@ def _quote(c: str) -> str:
     return "\\" + c if c in "\\^$.|?*+()[]{}" else c
 
 
+def _group_of(regex: Pattern, group: Kernel | None, where: str) -> int:
+    """The number of the group to extract, 1 unless told."""
+    index = 1 if group is None else literal_value(group, "the group", where)
+    if not isinstance(index, int) or not 0 <= index <= regex.groups:
+        raise PlanError(
+            f"{where}: {regex.java!r} has {regex.groups} groups; there is no group {index}"
+        )
+    return index
+
+
 @function("regexp_extract")
 def build_extract(
     scope: Scope, value: Kernel, pattern: Kernel, group: Kernel | None = None
 ) -> Kernel:
     regex = pattern_of(pattern, "regexp_extract")
-    index = 1 if group is None else literal_value(group, "the group", "regexp_extract")
-    if not isinstance(index, int) or not 0 <= index <= regex.groups:
-        raise PlanError(
-            f"regexp_extract: {regex.java!r} has {regex.groups} groups; there is no group {index}"
-        )
+    index = _group_of(regex, group, "regexp_extract")
     value = text(value, "regexp_extract")
     needle = _needle(regex)
     linear = regex.re2 is not None and not (index and regex.endless)
@@ -456,12 +463,7 @@ def build_extract_all(
     scope: Scope, value: Kernel, pattern: Kernel, group: Kernel | None = None
 ) -> Kernel:
     regex = pattern_of(pattern, "regexp_extract_all")
-    index = 1 if group is None else literal_value(group, "the group", "regexp_extract_all")
-    if not isinstance(index, int) or not 0 <= index <= regex.groups:
-        raise PlanError(
-            f"regexp_extract_all: {regex.java!r} has {regex.groups} groups; "
-            f"there is no group {index}"
-        )
+    index = _group_of(regex, group, "regexp_extract_all")
     value = text(value, "regexp_extract_all")
     needle = _needle(regex)
     linear = regex.re2 is not None and not regex.empty and index < 10
