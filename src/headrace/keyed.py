@@ -20,7 +20,6 @@ from headrace.plan.nodes import Explode, KeyBy, Named, is_same
 from headrace.plan.prune import columns_of
 from headrace.plan.time import END, NUMBER, START, clock_of
 from headrace.scanning import Scanning, counted, deduplicated
-from headrace.sizes import is_whole
 from headrace.windows import AnyWindow, CountWindow, Window
 
 if TYPE_CHECKING:
@@ -230,12 +229,7 @@ class WindowedStream(Gathered):
         Ties go by the other columns, ascending.
         """
         with self.stream._building("top_k") as at:
-            if not is_whole(k):
-                raise PlanError(f"top_k takes a positive number of records, not {k!r}")
-            wanted = list(by) if isinstance(by, (list, tuple)) else [by]
-            if not wanted:
-                raise PlanError("top_k needs something to rank by")
-            stream, order = self.stream._order(wanted, [True] * len(wanted), "top_k")
+            stream, order = self.stream._ranking(k, by)
             used = columns_of(t for t, _ in order if t.key == "column")
             # Records that are a window's results get the outer window's times.
             names = [n for n in self.fields if n not in self._times]
