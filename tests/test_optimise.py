@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace import col
-from headrace.plan.nodes import Join, Limit, Read, Sort
+from headrace.plan.joins import Join
 from headrace.plan.optimise import optimised
+from headrace.plan.order import Limit, Sort
+from headrace.plan.sources import Read
 from headrace.plan.stages import in_order, stages_of
 from headrace.plan.time import nodes_of
 from tests.conftest import tuples

@@ -17,7 +17,7 @@ from headrace.io.sink import as_sink
 from headrace.jobs import Job, Output
 from headrace.kernels.chain import compile_step
 from headrace.kernels.rows import VALUE, rows_of
-from headrace.plan.nodes import MapRows
+from headrace.plan.rows import MapRows
 from headrace.plan.time import ends
 from headrace.steps import Steps
 

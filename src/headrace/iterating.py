@@ -19,7 +19,7 @@ from headrace.io.memory import TableSource
 from headrace.iteration import called, last_state, settled
 from headrace.kernels.rows import VALUE
 from headrace.plan.iteration import Again, Cycle, Iterate, constants_of
-from headrace.plan.nodes import Node
+from headrace.plan.node import Node
 from headrace.plan.time import is_bounded, nodes_of
 from headrace.sizes import is_whole
 from headrace.steps import Steps

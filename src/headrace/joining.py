@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.building import column_names, difference
 from headrace.errors import PlanError, nearest
-from headrace.plan.nodes import Join, JoinWithin, Union, Zip
+from headrace.plan.joins import Join, JoinWithin, Union, Zip
 from headrace.plan.table_join import TableJoin
 from headrace.plan.time import clock_needed, clock_of, is_bounded, zone_of
 from headrace.steps import Steps

@@ -16,8 +16,10 @@ from headrace.expressions import Expr, col
 from headrace.functions import folding, reduction
 from headrace.hints import KEYED, WINDOWED, Hinted
 from headrace.kernels.rows import VALUE
-from headrace.plan.nodes import Explode, KeyBy, Named, is_same
+from headrace.plan.node import Named, is_same
+from headrace.plan.partitions import KeyBy
 from headrace.plan.prune import columns_of
+from headrace.plan.rows import Explode
 from headrace.plan.time import END, NUMBER, START, clock_of
 from headrace.scanning import Scanning, counted, deduplicated
 from headrace.windows import AnyWindow, CountWindow, Window

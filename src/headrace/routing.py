@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.building import Building
 from headrace.errors import PlanError, nearest
 from headrace.expressions import Expr, col, to_expr
-from headrace.plan.nodes import Condition, Route
+from headrace.plan.rows import Condition, Route
 from headrace.steps import Steps
 
 if TYPE_CHECKING:

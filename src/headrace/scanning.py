@@ -20,14 +20,16 @@ from headrace.functions import annotated, as_schema, example_rows
 from headrace.io.memory import infer_schema
 from headrace.kernels.rows import failure
 from headrace.kernels.scans import not_compiled
-from headrace.plan.nodes import NATIVE, Named, Scan, is_same
+from headrace.plan.node import Named, is_same
 from headrace.plan.prune import columns_of
+from headrace.plan.rows import NATIVE
 from headrace.plan.scans import (
     AnyStep,
     CountStep,
     OnceStep,
     RankStep,
     RunningStep,
+    Scan,
     ShiftStep,
     UserStep,
 )

@@ -12,7 +12,7 @@ from headrace.errors import PlanError
 from headrace.expressions import col
 from headrace.kernels.expressions import compile_expression
 from headrace.kernels.order import sortable
-from headrace.plan.nodes import Limit, Sort, TopK
+from headrace.plan.order import Limit, Sort, TopK
 from headrace.plan.prune import columns_of
 from headrace.sizes import is_whole
 from headrace.steps import Steps

@@ -24,7 +24,7 @@ from headrace.io.registry import find
 from headrace.io.socket import SocketSource
 from headrace.io.source import SourceLike, as_source
 from headrace.io.text import TextSource
-from headrace.plan.nodes import External, Read
+from headrace.plan.sources import External, Read
 from headrace.secrets import Secret
 from headrace.sizes import is_whole
 from headrace.stream import Stream

@@ -19,8 +19,11 @@ from headrace.kernels.chain import compile_chain, compile_step
 from headrace.kernels.row_steps import why_not_native
 from headrace.kernels.rows import VALUE, WithValues
 from headrace.kernels.window import window_schema
+from headrace.plan.groups import GroupBy
 from headrace.plan.iteration import Again
-from headrace.plan.nodes import GroupBy, MapRows, Named, Narrow, Node, Project, Read
+from headrace.plan.node import Named, Narrow, Node
+from headrace.plan.rows import MapRows, Project
+from headrace.plan.sources import Read
 from headrace.plan.time import END, START, clock_needed, is_bounded, zone_of
 from headrace.types import normal_batch, unique_names
 from headrace.windows import AnyWindow

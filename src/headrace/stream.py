@@ -30,19 +30,11 @@ from headrace.kernels.expressions import compile_expression
 from headrace.kernels.rows import VALUE, Keeping
 from headrace.keyed import KeyedStream
 from headrace.plan import explain as plan_explain
-from headrace.plan.nodes import (
-    Buffered,
-    Custom,
-    Explode,
-    Filter,
-    MapBatches,
-    MapMemo,
-    MapRows,
-    MaxParallelism,
-    Node,
-    Read,
-    Shuffle,
-)
+from headrace.plan.custom import Custom
+from headrace.plan.node import Node
+from headrace.plan.partitions import Buffered, MaxParallelism, Shuffle
+from headrace.plan.rows import Explode, Filter, MapBatches, MapMemo, MapRows
+from headrace.plan.sources import Read
 from headrace.plan.time import clock_of, nodes_of
 from headrace.routing import Routing
 from headrace.scanning import Scanning, deduplicated

@@ -15,8 +15,10 @@ from headrace.kernels.expressions import compile_expression
 from headrace.kernels.lateness import late_schema
 from headrace.keyed import WindowedStream
 from headrace.plan.iteration import Again
-from headrace.plan.nodes import Buffered, EventTime, External, Late, Named, Narrow, Read
-from headrace.plan.time import clock_needed, is_bounded, nodes_of
+from headrace.plan.node import Named, Narrow
+from headrace.plan.partitions import Buffered
+from headrace.plan.sources import External, Read
+from headrace.plan.time import EventTime, Late, clock_needed, is_bounded, nodes_of
 from headrace.steps import Steps
 from headrace.types import type_name
 from headrace.windows import AnyWindow, CountWindow, duration

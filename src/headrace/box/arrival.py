@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace.box.buffering import Waiting
 from headrace.kernels.lateness import ahead_of, on_time, punctuation_of, stamped, times_of
 from headrace.kernels.native import panes
-from headrace.plan.nodes import EventTime
+from headrace.plan.time import EventTime
 from headrace.windows import BEGINNING, FOREVER
 
 

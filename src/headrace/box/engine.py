@@ -34,25 +34,16 @@ from headrace.kernels.scans import scan_place
 from headrace.operators.join import table_side
 from headrace.plan.explain import ITERATED, LOCK
 from headrace.plan.iteration import Cycle, Iterate
-from headrace.plan.nodes import (
-    Buffered,
-    EventTime,
-    External,
-    Join,
-    Late,
-    MapRows,
-    MaxParallelism,
-    Narrow,
-    Node,
-    Read,
-    Scan,
-    Shuffle,
-    Union,
-)
+from headrace.plan.joins import Join, Union
+from headrace.plan.node import Narrow, Node
 from headrace.plan.optimise import optimised
+from headrace.plan.partitions import Buffered, MaxParallelism, Shuffle
+from headrace.plan.rows import MapRows
+from headrace.plan.scans import Scan
+from headrace.plan.sources import External, Read
 from headrace.plan.stages import Stage, stages_of
 from headrace.plan.table_join import TableJoin
-from headrace.plan.time import ends, refuse_endless
+from headrace.plan.time import EventTime, Late, ends, refuse_endless
 from headrace.sizes import byte_size, is_whole
 from headrace.tables import with_tables
 from headrace.windows import duration

@@ -33,7 +33,9 @@ from headrace.kernels.lateness import (
     times_of,
 )
 from headrace.operators.stores import input_number
-from headrace.plan.nodes import EventTime, Narrow, Read
+from headrace.plan.node import Narrow
+from headrace.plan.sources import Read
+from headrace.plan.time import EventTime
 from headrace.types import normal_batch
 from headrace.watermarks import Activity, SourceFrontier, waiting_for
 from headrace.windows import BEGINNING, FOREVER, Window, show_duration, show_time

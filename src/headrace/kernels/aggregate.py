@@ -35,8 +35,10 @@ from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.group import Grouper, normal_key
 from headrace.kernels.native import panes
 from headrace.kernels.words import WordTable
-from headrace.plan.nodes import Explode, GroupBy, Narrow
+from headrace.plan.groups import GroupBy
+from headrace.plan.node import Narrow
 from headrace.plan.prune import columns_of
+from headrace.plan.rows import Explode
 from headrace.windows import Session
 
 

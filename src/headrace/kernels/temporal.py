@@ -20,7 +20,7 @@ from headrace.kernels.order import order_key
 from headrace.kernels.records import Records
 from headrace.kernels.slots import empty_slots
 from headrace.kernels.window import event_times, pane_ids, rows_by_pane
-from headrace.plan.nodes import JoinWithin
+from headrace.plan.joins import JoinWithin
 from headrace.windows import BEGINNING, Window
 
 _LEAST_SLICE = 10_000
