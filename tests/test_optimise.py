@@ -119,7 +119,7 @@ def test_results_are_those_of_the_plan_as_it_was(shapes, end):
     box = hr.Box(workers=2, debug=True)
     got = tuples(stream.collect(on=box))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.box.job.optimised", list)
+        patch.setattr("headrace.box.run.optimised", list)
         want = tuples(stream.collect(on=box))
     assert sorted(got, key=repr) == sorted(want, key=repr)
 

@@ -12,7 +12,7 @@ import headrace as hr
 from headrace.bench.runner import same_tables
 from headrace.bench.samples import PATIENCE, REACHED, Row, Samples, finished, sampled
 from headrace.box.engine import Box
-from headrace.box.job import Run
+from headrace.box.run import Run
 from headrace.box.sinks import Collected, Discarded
 from headrace.jobs import Output
 

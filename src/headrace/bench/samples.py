@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from headrace.bench import probes
-from headrace.box.job import Run
+from headrace.box.run import Run
 
 DISTURBED = 0.1
 """A run counts as disturbed if other processes had more than that share of the cores."""

@@ -18,7 +18,7 @@ from headrace.bench.replay import Replay
 from headrace.bench.runner import Job
 from headrace.bench.samples import REACHED
 from headrace.box.engine import Box
-from headrace.box.job import Run
+from headrace.box.run import Run
 from headrace.box.sinks import Discarded
 from headrace.errors import PlanError, nearest
 from headrace.jobs import Output

@@ -15,9 +15,10 @@ from headrace.batch_jobs import BatchJob
 from headrace.box.checkpoint import Kept, kept_in
 from headrace.box.clock import Clock
 from headrace.box.effects import why_here
-from headrace.box.job import BoxJob, Run
+from headrace.box.job import BoxJob
 from headrace.box.ordered import Ordering
 from headrace.box.processes import AFTER, Pool
+from headrace.box.run import Run
 from headrace.box.scheduler import SCHEDULERS, scheduler_of
 from headrace.box.sinks import Collected, Discarded, HeldHere, WrittenTo
 from headrace.buffers import Buffer, checked

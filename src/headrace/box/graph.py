@@ -336,9 +336,10 @@ class Graph:
             ingress = Ingress(node, wanted, cascade, pace, clock, flush, self.zone)
             ingress.number, ingress.turn = len(made), turns.get(id(node), 0)
             ingress.in_turn = in_turn
-            ingress.give_coded(feed.coded)
-            ingress.outputs, ingress.late_outputs = feed.outputs, feed.late
-            ingress.grains, ingress.every_watermark = self.grains, self.every_watermark
+            ingress.splits.give_coded(feed.coded)
+            epochs = ingress.epochs
+            epochs.outputs, epochs.late_outputs = feed.outputs, feed.late
+            epochs.grains, epochs.every_watermark = self.grains, self.every_watermark
             made.append(ingress)
         return made
 
