@@ -15,8 +15,9 @@ from typing import Any
 from sqlglot import exp
 
 from headrace.errors import PlanError
-from headrace.expressions import Dialect, Expr, col, to_column
+from headrace.expressions import Expr, col, to_column
 from headrace.sizes import is_whole
+from headrace.trees import Dialect
 from headrace.types import to_type
 
 

@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from headrace.building import Building
 from headrace.errors import PlanError, nearest
-from headrace.expressions import Expr, col, literal, to_expr
+from headrace.expressions import Expr, col, to_expr
 from headrace.functions import returned_type
 from headrace.kernels.aggregate import compile_aggregation
 from headrace.kernels.chain import compile_chain, compile_step
@@ -25,6 +25,7 @@ from headrace.plan.node import Named, Narrow, Node
 from headrace.plan.rows import MapRows, Project
 from headrace.plan.sources import Read
 from headrace.plan.time import END, START, clock_needed, is_bounded, zone_of
+from headrace.trees import literal
 from headrace.types import normal_batch, unique_names
 from headrace.windows import AnyWindow
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
-from headrace.expressions import Dialect
+from headrace.trees import Dialect
 
 Named = tuple[tuple[str, exp.Expr], ...]
 
