@@ -19,6 +19,7 @@ from headrace.kernels.chain import compile_step
 from headrace.kernels.rows import VALUE, rows_of
 from headrace.plan.rows import MapRows
 from headrace.plan.time import ends
+from headrace.sizes import is_whole
 from headrace.steps import Steps
 
 
@@ -47,6 +48,9 @@ class Collecting(Steps):
         """Print the first records as a table."""
         from headrace.display import print_table
 
+        with self._building("show"):
+            if not is_whole(rows, 0, 2**31 - 2):
+                raise PlanError(f"show takes how many records to print, not {rows!r}")
         ends(self.node, "show", "write_console().start()")
         table = self._stream.limit(rows + 1).collect(on)
         print_table(table.slice(0, rows), more=table.num_rows > rows)

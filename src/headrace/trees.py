@@ -8,12 +8,16 @@ import math
 import re
 from typing import Any
 
+import numpy as np
 import sqlglot
 from sqlglot import exp
 from sqlglot.dialects.spark import Spark as _Spark
 from sqlglot.errors import SqlglotError
 
 from headrace.errors import PlanError
+
+MAX_DIGITS = 38
+"""Of a decimal, as Spark has it."""
 
 
 class Dialect(_Spark):
@@ -88,7 +92,9 @@ def to_sql(tree: exp.Expr) -> str:
 
 
 def literal(value: Any) -> exp.Expr:
-    """A Python value as a tree."""
+    """A Python value as a tree; a NumPy number is what Python's would be."""
+    if isinstance(value, np.generic):
+        value = _plain(value)
     if value is None:
         return exp.Null()
     if isinstance(value, bool):
@@ -120,11 +126,26 @@ def literal(value: Any) -> exp.Expr:
         text = f"{sign}{micros // 1_000_000}.{micros % 1_000_000:06d}"
         return exp.Interval(this=exp.Literal.string(text), unit=exp.var("SECOND"))
     if isinstance(value, decimal.Decimal):
+        if not value.is_finite():
+            raise PlanError(f"the decimal {value} cannot be a literal; use float('nan') or such")
         digits = value.as_tuple()
         scale = max(0, -int(digits.exponent))
         precision = max(len(digits.digits) + max(0, int(digits.exponent)), scale, 1)
+        if precision > MAX_DIGITS:
+            raise PlanError(
+                f"the decimal {value} has {precision} digits, and none has more than {MAX_DIGITS}; "
+                "round it, or use a float"
+            )
         return cast_to(exp.Literal.string(format(value, "f")), f"DECIMAL({precision}, {scale})")
     raise PlanError(f"{value!r} cannot be a literal; use a number, text, date, time or None")
+
+
+def _plain(value: np.generic) -> Any:
+    if isinstance(value, np.bool_):
+        return bool(value)
+    if isinstance(value, np.integer):
+        return int(value)
+    return float(value) if isinstance(value, np.floating) else value
 
 
 def cast_to(tree: exp.Expr, kind: str) -> exp.Cast:

@@ -146,7 +146,7 @@ class Outlet:
         engine = resolve(on if on is not None else self.on)
         guarantee = self.sink.guarantee
         if engine.name == "box":
-            guarantee = "each record once; a job that is killed begins anew, and writes again"
+            guarantee += " with a checkpoint; without one a job that is killed begins anew"
         told = f"{name_of(self.sink)}: {guarantee}"
         return explain(self.stream.node, engine, told)
 

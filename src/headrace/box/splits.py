@@ -105,6 +105,8 @@ class Splits:
         """The items of a split."""
         try:
             return iter(self.all[number].read(list(self.chain.columns)))
+        except HeadraceError:
+            raise
         except Exception as error:
             raise self._failed(error) from error
 
