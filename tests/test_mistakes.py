@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import headrace as hr
@@ -27,6 +29,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "event time of a number": (lambda: TRIPS.event_time("t"), r"timestamp_millis\(t\)"),
     "an option of a function": (lambda: TRIPS.map(lambda r: r.fare, foo=1), "'foo=' is not"),
     "a type that is not known": (lambda: ENDLESS.with_columns(y=lambda r: 1), "def f.row. -> int"),
+    "show of fewer than none": (lambda: TRIPS.show(-1), "step 2, show: .*records to print, not -1"),
+    "show of text": (lambda: TRIPS.show("5"), "records to print, not '5'"),
+    "a decimal that is none": (lambda: hr.lit(Decimal("NaN")), "NaN cannot be a literal"),
+    "a decimal too long": (lambda: col("fare") < Decimal("1e38"), "39 digits.*use a float"),
+    "a moment of NumPy": (lambda: hr.lit(np.datetime64("2026-01-01")), "cannot be a literal"),
     "show of a stream": (lambda: ENDLESS.show(), r"show waits.*write_console\(\).start\(\)"),
     "a month": (lambda: hr.tumbling("1M"), "may be a month"),
     "sep": (lambda: hr.read_csv("x", sep=";"), "read_csv has no option 'sep'; use delimiter="),
@@ -112,3 +119,10 @@ def test_a_file_called_means_is_no_hint(tmp_path: Path) -> None:
     (tmp_path / "means.csv").write_text("a\n1\n")
     with pytest.raises(hr.PlanError, match="check the path"):
         hr.read_csv(tmp_path / "q")
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    numbers = [np.float64(1.5), np.float32(0.25), np.int64(-3), np.uint8(7), np.bool_(True)]
+    plain = [1.5, 0.25, -3, 7, True]
+    assert [repr(hr.lit(n)) for n in numbers] == [repr(hr.lit(n)) for n in plain]
+    assert TRIPS.filter(col("fare") < np.float64(1.5)).count(on="box") == 1

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace import col
-from headrace.plan.nodes import Join, Limit, Read, Sort
+from headrace.plan.joins import Join
 from headrace.plan.optimise import optimised
+from headrace.plan.order import Limit, Sort
+from headrace.plan.sources import Read
 from headrace.plan.stages import in_order, stages_of
 from headrace.plan.time import nodes_of
 from tests.conftest import tuples
@@ -117,7 +119,7 @@ def test_results_are_those_of_the_plan_as_it_was(shapes, end):
     box = hr.Box(workers=2, debug=True)
     got = tuples(stream.collect(on=box))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("headrace.box.job.optimised", list)
+        patch.setattr("headrace.box.run.optimised", list)
         want = tuples(stream.collect(on=box))
     assert sorted(got, key=repr) == sorted(want, key=repr)
 

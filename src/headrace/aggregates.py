@@ -15,7 +15,9 @@ from typing import Any
 from sqlglot import exp
 
 from headrace.errors import PlanError
-from headrace.expressions import Dialect, Expr, col, to_column
+from headrace.expressions import Expr, col, to_column
+from headrace.sizes import is_whole
+from headrace.trees import Dialect
 from headrace.types import to_type
 
 
@@ -175,7 +177,7 @@ def approx_distinct(column: Any) -> Aggregate:
 
 def top_k(column: Any, k: int, by: Any = None) -> Aggregate:
     """A list of the ``k`` largest values, or of the values with the largest ``by``."""
-    if not isinstance(k, int) or isinstance(k, bool) or k < 1:
+    if not is_whole(k):
         raise PlanError(f"top_k takes a positive number of values, not {k!r}")
     return _of("top_k", column, by=by, k=k)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import PlanError
+from headrace.sizes import is_whole
 from headrace.windows import duration, show_duration
 
 MOST = 1 << 20
@@ -51,7 +52,7 @@ def adaptive(size: int, timeout: Any) -> Buffer:
 
 
 def _size(size: Any, where: str) -> int:
-    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MOST:
+    if not is_whole(size, 1, MOST):
         raise PlanError(f"{where}: {size!r} is not a number of records from 1 to {MOST:,}")
     return size
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from headrace.types import type_name
 
@@ -23,7 +24,7 @@ def table_of(table: pa.Table) -> Table:
     for field in table.schema:
         number = pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
         shown.add_column(
-            f"{field.name}\n[dim]{type_name(field.type)}[/dim]",
+            Text.assemble(field.name, "\n", (type_name(field.type), "dim")),
             justify="right" if number else "left",
             overflow="fold",
         )
@@ -32,8 +33,7 @@ def table_of(table: pa.Table) -> Table:
     return shown
 
 
-def _cell(value: object) -> str:
+def _cell(value: object) -> Text:
     if value is None:
-        return "[dim]null[/dim]"
-    text = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text.replace("[", "\\[")
+        return Text("null", "dim")
+    return Text(f"{value:.6g}" if isinstance(value, float) else str(value))

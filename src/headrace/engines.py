@@ -12,7 +12,7 @@ from headrace.errors import PlanError, nearest
 from headrace.io.sink import Sink
 from headrace.iteration import ENGINE, Kept
 from headrace.jobs import Job, Output
-from headrace.plan.nodes import Node
+from headrace.plan.node import Node
 from headrace.plan.stages import Stage
 
 NAMES = ("spark", "box")

@@ -7,135 +7,14 @@ difference: a literal with a point, such as ``1.5``, is a double and not a decim
 
 from __future__ import annotations
 
-import datetime
-import decimal
-import math
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.dialects.spark import Spark as _Spark
-from sqlglot.errors import SqlglotError
 
 from headrace.errors import PlanError
 from headrace.hints import EXPRESSION, Hinted
-
-
-class Dialect(_Spark):
-    """Spark SQL with functions kept as they were written, so that none is translated on the way."""
-
-    class Parser(_Spark.Parser):  # type: ignore[valid-type, misc]
-        FUNCTIONS: dict[str, Any] = {}  # noqa: RUF012
-        FUNCTION_PARSERS = {  # noqa: RUF012
-            name: parse
-            for name, parse in _Spark.Parser.FUNCTION_PARSERS.items()
-            if name in {"CAST", "TRY_CAST"}
-        }
-        NO_PAREN_FUNCTIONS: dict[Any, Any] = {}  # noqa: RUF012
-        STRICT_CAST = True
-
-    class Generator(_Spark.Generator):  # type: ignore[valid-type, misc]
-        def identifier_sql(self, expression: exp.Identifier) -> str:
-            name = expression.name
-            if self.identify or expression.args.get("quoted"):
-                return "`" + name.replace("`", "``") + "`"
-            return str(name)
-
-        def literal_sql(self, expression: exp.Literal) -> str:
-            text: str = super().literal_sql(expression)
-            if not expression.is_string and any(mark in text for mark in ".eE"):
-                return text + "D"
-            return text
-
-
-def parse(text: str) -> exp.Expr:
-    """The tree of an expression written as SQL."""
-    try:
-        tree = sqlglot.parse_one(text, dialect=Dialect)
-    except SqlglotError as error:
-        raise PlanError(f"cannot read the expression {text!r}: {_fault(text, error)}") from None
-    if isinstance(tree, (exp.Query, exp.DDL, exp.Command)):
-        raise PlanError(f"{text!r} is a statement; an expression was expected, such as 'x + 1'")
-    return tree
-
-
-_RESERVED = {
-    "from", "select", "where", "join", "on", "union", "having", "using", "cross", "inner", "left",
-    "right", "full", "natural", "lateral", "in", "like", "between", "and", "or", "not", "is",
-    "case", "when", "then", "else", "as", "distinct", "with",
-}  # fmt: skip
-
-
-def _fault(text: str, error: SqlglotError) -> str:
-    """What is wrong with an expression, without the parser's own words."""
-    found = (getattr(error, "errors", None) or [{}])[0]
-    before, near = found.get("start_context", ""), found.get("highlight", "")
-    after = found.get("end_context", "")
-    said = str(found.get("description", ""))
-    word = (re.match(r"\s*(\w+)", text) or [""])[0].strip()
-    if not found:
-        return "a quote is not closed"
-    if word.lower() in _RESERVED - {"not", "case"}:
-        return (
-            f"'{word}' is a word of SQL; if it is the name of a column, write it as `{word}` in "
-            f"backticks, or col('{word}')"
-        )
-    if said.startswith("Required keyword") and not after.strip():
-        return f"it ends after '{near}', where more must follow"
-    if said == "Expecting )":
-        return f"a ')' is missing after '{(before + near).strip()}'"
-    return f"'{near}' cannot stand after '{before.strip()}'" if before.strip() else f"at '{near}'"
-
-
-def to_sql(tree: exp.Expr) -> str:
-    """The expression as Spark SQL reads it, every name quoted."""
-    return tree.sql(dialect=Dialect, identify=True)
-
-
-def literal(value: Any) -> exp.Expr:
-    """A Python value as a tree."""
-    if value is None:
-        return exp.Null()
-    if isinstance(value, bool):
-        return exp.Boolean(this=value)
-    if isinstance(value, int):
-        if not -(2**63) <= value < 2**63:
-            raise PlanError(f"the number {value} does not fit a bigint")
-        if value == -(2**63):
-            return _cast(exp.Literal.string(str(value)), "BIGINT")
-        number = exp.Literal.number(str(abs(value)))
-        return exp.Neg(this=number) if value < 0 else number
-    if isinstance(value, float):
-        if math.isnan(value) or math.isinf(value):
-            text = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-            return _cast(exp.Literal.string(text), "DOUBLE")
-        text = repr(abs(value))
-        number = exp.Literal.number(text if any(m in text for m in ".e") else text + ".0")
-        return exp.Neg(this=number) if math.copysign(1, value) < 0 else number
-    if isinstance(value, str):
-        return exp.Literal.string(value)
-    if isinstance(value, datetime.datetime):
-        kind = "TIMESTAMP" if value.tzinfo else "TIMESTAMP_NTZ"
-        return _cast(exp.Literal.string(value.isoformat(sep=" ")), kind)
-    if isinstance(value, datetime.date):
-        return _cast(exp.Literal.string(value.isoformat()), "DATE")
-    if isinstance(value, datetime.timedelta):
-        micros = value // datetime.timedelta(microseconds=1)
-        sign, micros = ("-" if micros < 0 else ""), abs(micros)
-        text = f"{sign}{micros // 1_000_000}.{micros % 1_000_000:06d}"
-        return exp.Interval(this=exp.Literal.string(text), unit=exp.var("SECOND"))
-    if isinstance(value, decimal.Decimal):
-        digits = value.as_tuple()
-        scale = max(0, -int(digits.exponent))
-        precision = max(len(digits.digits) + max(0, int(digits.exponent)), scale, 1)
-        return _cast(exp.Literal.string(format(value, "f")), f"DECIMAL({precision}, {scale})")
-    raise PlanError(f"{value!r} cannot be a literal; use a number, text, date, time or None")
-
-
-def _cast(tree: exp.Expr, kind: str) -> exp.Cast:
-    return exp.Cast(this=tree, to=exp.DataType.build(kind, dialect="spark"))
+from headrace.trees import Dialect, cast_to, literal, parse
 
 
 def call(name: str, *args: Any) -> Expr:
@@ -320,7 +199,7 @@ class Expr(Hinted):
     # types and names
     def cast(self, kind: Any) -> Expr:
         """The value as another type; a value that does not fit stops the job."""
-        return Expr(_cast(self.tree.copy(), _sql_type(kind)))
+        return Expr(cast_to(self.tree.copy(), _sql_type(kind)))
 
     def try_cast(self, kind: Any) -> Expr:
         """The value as another type, or null where it does not fit."""

@@ -17,7 +17,7 @@ from headrace.errors import PlanError
 from headrace.expressions import col
 from headrace.io.memory import infer_schema
 from headrace.kernels.rows import VALUE, failure, record_values, row_class, rows_of
-from headrace.plan.nodes import NATIVE
+from headrace.plan.rows import NATIVE
 from headrace.types import arrow_table, record_fields, to_schema, to_type
 
 Sample = Callable[[], pa.RecordBatch | None]

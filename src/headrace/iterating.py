@@ -10,7 +10,8 @@ import cloudpickle
 import pyarrow as pa
 
 from headrace.aggregates import Aggregate
-from headrace.building import Building, difference
+from headrace.building import difference
+from headrace.collecting import only_value
 from headrace.engines import resolve
 from headrace.errors import NotYet, PlanError
 from headrace.functions import reduction
@@ -18,23 +19,18 @@ from headrace.io.memory import TableSource
 from headrace.iteration import called, last_state, settled
 from headrace.kernels.rows import VALUE
 from headrace.plan.iteration import Again, Cycle, Iterate, constants_of
-from headrace.plan.nodes import Node
+from headrace.plan.node import Node
 from headrace.plan.time import is_bounded, nodes_of
+from headrace.sizes import is_whole
+from headrace.steps import Steps
 from headrace.types import type_name
 
 if TYPE_CHECKING:
     from headrace.stream import Stream
 
 
-class Iterating:
-    """The methods of a stream that repeat other steps."""
-
-    node: Node
-    schema: pa.Schema
-    _building: Callable[[str], Building]
-    _with: Callable[[Node], Stream]
-    _function: Callable[[Any], None]
-    _cycled: Callable[[Node], Any]
+class Iterating(Steps):
+    """What repeats other steps."""
 
     def iterate(
         self,
@@ -130,6 +126,10 @@ class Iterating:
             )
             return self._cycled(node)
 
+    def _cycled(self, node: Node) -> Any:
+        """The stream of a cycle's last state."""
+        raise NotImplementedError
+
     def _again(self) -> Again:
         return Again(self.schema, self.node.step, self.node)
 
@@ -190,9 +190,7 @@ def _pickled(state: Any) -> pa.Table:
 
 
 def _check_ends(until: Any, at_most: Any, report: Any) -> None:
-    if at_most is not None and (
-        not isinstance(at_most, int) or isinstance(at_most, bool) or at_most < 1
-    ):
+    if at_most is not None and not is_whole(at_most):
         raise PlanError(f"at_most={at_most!r} is not a number of iterations")
     if until is None and at_most is None:
         raise PlanError("it would never end; pass until= or at_most=")
@@ -213,21 +211,17 @@ def _measure(
 ) -> tuple[Node | None, Callable[[pa.Table], Any]]:
     """How a result is measured, and what to tell of the record that comes out."""
     if reduce is None:
-        return None, _only
+        return None, only_value
     if isinstance(reduce, Aggregate):
         if reduce.kind == "count" and not reduce.inputs:
-            return again, _only
-        return first.agg(**{VALUE: reduce}).node, _only
+            return again, only_value
+        return first.agg(**{VALUE: reduce}).node, only_value
     if not callable(reduce):
         raise PlanError(f"reduce={reduce!r} is neither an aggregate nor a function of two records")
     whole = reduction(reduce, first.schema, label, pickled=True)
     return first._group((), ((VALUE, whole),), "reduce", again.step + 1).node, _unpickled
 
 
-def _only(table: pa.Table) -> Any:
-    return table.column(table.num_columns - 1)[0].as_py() if table.num_rows else None
-
-
 def _unpickled(table: pa.Table) -> Any:
-    found = _only(table)
+    found = only_value(table)
     return None if found is None else pickle.loads(found)

@@ -34,7 +34,8 @@ from headrace.plan.iteration import (
     rewired_all,
     zoned,
 )
-from headrace.plan.nodes import Node, Read
+from headrace.plan.node import Node
+from headrace.plan.sources import Read
 from headrace.plan.time import nodes_of, said_zone
 
 log = logging.getLogger("headrace")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from headrace.plan.nodes import Node
+from headrace.plan.node import Node
 from headrace.plan.time import is_bounded
 from headrace.signals import GRACE
 from headrace.windows import show_time

@@ -16,8 +16,10 @@ from headrace.expressions import Expr, col
 from headrace.functions import folding, reduction
 from headrace.hints import KEYED, WINDOWED, Hinted
 from headrace.kernels.rows import VALUE
-from headrace.plan.nodes import Explode, KeyBy, Named, is_same
+from headrace.plan.node import Named, is_same
+from headrace.plan.partitions import KeyBy
 from headrace.plan.prune import columns_of
+from headrace.plan.rows import Explode
 from headrace.plan.time import END, NUMBER, START, clock_of
 from headrace.scanning import Scanning, counted, deduplicated
 from headrace.windows import AnyWindow, CountWindow, Window
@@ -229,12 +231,7 @@ class WindowedStream(Gathered):
         Ties go by the other columns, ascending.
         """
         with self.stream._building("top_k") as at:
-            if not isinstance(k, int) or isinstance(k, bool) or k < 1:
-                raise PlanError(f"top_k takes a positive number of records, not {k!r}")
-            wanted = list(by) if isinstance(by, (list, tuple)) else [by]
-            if not wanted:
-                raise PlanError("top_k needs something to rank by")
-            stream, order = self.stream._order(wanted, [True] * len(wanted), "top_k")
+            stream, order = self.stream._ranking(k, by)
             used = columns_of(t for t, _ in order if t.key == "column")
             # Records that are a window's results get the outer window's times.
             names = [n for n in self.fields if n not in self._times]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from headrace.building import Building
 from headrace.errors import PlanError, nearest
 from headrace.expressions import Expr, col, to_expr
-from headrace.plan.nodes import Condition, Route
+from headrace.plan.rows import Condition, Route
+from headrace.steps import Steps
 
 if TYPE_CHECKING:
     from headrace.stream import Stream
@@ -53,7 +54,7 @@ class Routes:
         return f"Routes({', '.join(self._streams)})"
 
 
-class Routing:
+class Routing(Steps):
     """What sends the records of a stream several ways."""
 
     def split(self, condition: Any) -> tuple[Stream, Stream]:
@@ -64,9 +65,8 @@ class Routing:
         The condition is an expression, or a function of a row. One that is null is not true. A job
         that uses both streams asks it once for each record.
         """
-        stream = cast("Stream", self)
-        with stream._building("split") as at:
-            matching, rest = _routed(stream, {"matching": condition}, "split", at)
+        with self._building("split") as at:
+            matching, rest = _routed(self, {"matching": condition}, "split", at)
             return matching, rest
 
     def route(self, **conditions: Any) -> Routes:
@@ -78,8 +78,7 @@ class Routing:
         Conditions are expressions or functions of a row, and are asked in their order: a record
         that one of them takes is not shown to those after it. ``rest`` has those that none took.
         """
-        stream = cast("Stream", self)
-        with stream._building("route") as at:
+        with self._building("route") as at:
             if not conditions:
                 raise PlanError("route needs conditions, such as big='amount > 100'")
             if _REST in conditions:
@@ -87,12 +86,12 @@ class Routing:
             for name in conditions:
                 if name.startswith("_") or not name.isidentifier() or keyword.iskeyword(name):
                     raise PlanError(f"a route cannot be called {name!r}; it is to be a plain name")
-            streams = _routed(stream, conditions, "route", at)
+            streams = _routed(self, conditions, "route", at)
             return Routes(dict(zip((*conditions, _REST), streams, strict=True)))
 
 
 def _routed(
-    stream: Stream, conditions: dict[str, Any], method: str, at: Building
+    stream: Steps, conditions: dict[str, Any], method: str, at: Building
 ) -> Iterator[Stream]:
     """A stream for each condition, and the rest; all read one step that tells them apart."""
     column = _COLUMN

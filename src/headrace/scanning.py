@@ -20,19 +20,22 @@ from headrace.functions import annotated, as_schema, example_rows
 from headrace.io.memory import infer_schema
 from headrace.kernels.rows import failure
 from headrace.kernels.scans import not_compiled
-from headrace.plan.nodes import NATIVE, Named, Scan, is_same
+from headrace.plan.node import Named, is_same
 from headrace.plan.prune import columns_of
+from headrace.plan.rows import NATIVE
 from headrace.plan.scans import (
     AnyStep,
     CountStep,
     OnceStep,
     RankStep,
     RunningStep,
+    Scan,
     ShiftStep,
     UserStep,
 )
 from headrace.plan.texts import text_of
 from headrace.plan.time import NUMBER, clock_needed, clock_of, zone_of
+from headrace.sizes import is_whole
 from headrace.types import to_schema, unique_names
 from headrace.windows import ORDERS, CountWindow, duration
 
@@ -156,7 +159,7 @@ class Scanning:
     def _shifted(self, method: str, by: int, columns: dict[str, str], within: int | None) -> Stream:
         stream, keys, _ = self._scanned()
         with stream._building(method) as at:
-            if not isinstance(by, int) or isinstance(by, bool) or by < 1:
+            if not is_whole(by):
                 raise PlanError(f"{method} takes how many records away, from 1, not {by!r}")
             if not columns:
                 raise PlanError(f"{method} needs columns, as in {method}(other='price')")

@@ -1,18 +1,24 @@
-"""Sizes in bytes, as a person writes them."""
+"""Numbers and sizes in bytes, as a person writes them."""
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Any
+from typing import Any, TypeGuard
 
 from headrace.errors import PlanError
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
+def is_whole(what: Any, least: int = 1, most: float = math.inf) -> TypeGuard[int]:
+    """Whether it is a whole number in a range; True and False are not."""
+    return isinstance(what, int) and not isinstance(what, bool) and least <= what <= most
+
+
 def byte_size(what: Any, name: str) -> int:
     """A number of bytes: ``"512MB"``, ``"64 KiB"``, or a plain number."""
-    if isinstance(what, int) and not isinstance(what, bool) and what > 0:
+    if is_whole(what):
         return what
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", str(what).lower())
     if match is None or isinstance(what, float) or not float(match.group(1)):

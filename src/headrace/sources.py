@@ -24,8 +24,9 @@ from headrace.io.registry import find
 from headrace.io.socket import SocketSource
 from headrace.io.source import SourceLike, as_source
 from headrace.io.text import TextSource
-from headrace.plan.nodes import External, Read
+from headrace.plan.sources import External, Read
 from headrace.secrets import Secret
+from headrace.sizes import is_whole
 from headrace.stream import Stream
 from headrace.types import normal_schema
 
@@ -267,7 +268,7 @@ def generate(
     """
     if not callable(function):
         raise PlanError(f"generate: a function was expected, not {function!r}")
-    if not isinstance(splits, int) or isinstance(splits, bool) or splits < 1:
+    if not is_whole(splits):
         raise PlanError(f"generate: splits is a positive number, not {splits!r}")
     if schema is not None:
         known = as_schema(schema)

@@ -17,7 +17,8 @@ from headrace.io.memory import TableSplit
 from headrace.iteration import Kept, settled
 from headrace.jobs import Output
 from headrace.plan.iteration import rewired, rewired_all, zoned
-from headrace.plan.nodes import Node, Read
+from headrace.plan.node import Node
+from headrace.plan.sources import Read
 from headrace.plan.table_join import TableJoin
 from headrace.plan.time import nodes_of
 from headrace.windows import duration

@@ -18,6 +18,7 @@ from typing import Any
 
 from headrace.errors import PlanError, nearest
 from headrace.hints import keywords
+from headrace.sizes import is_whole
 
 FOREVER = 2**63 - 1
 """The watermark at infinity: nothing will ever come."""
@@ -256,7 +257,7 @@ def count_window(
     """
     step = size if every is None else every
     for what, name in ((size, "size"), (step, "every")):
-        if not isinstance(what, int) or isinstance(what, bool) or what < 1:
+        if not is_whole(what):
             time = "; windows of time are hr.tumbling('10s')" if isinstance(what, str) else ""
             raise PlanError(
                 f"count_window: {name}={what!r} is not a number of records, from 1{time}"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.building import Building, column_names
+from headrace.building import column_names
 from headrace.engines import resolve
 from headrace.errors import PlanError
 from headrace.io.csv import CsvSink
@@ -23,36 +23,15 @@ from headrace.io.sink import Sink, SinkLike, as_sink, name_of
 from headrace.io.text import TextSink
 from headrace.jobs import Job
 from headrace.plan.explain import explain
-from headrace.plan.nodes import Node
-from headrace.plan.time import is_bounded
 from headrace.secrets import Secret
+from headrace.steps import Steps
 
 if TYPE_CHECKING:
     from headrace.stream import Stream
 
 
-@dataclass(frozen=True, eq=False)
-class Written:
-    """The part of a stream that writes it; see ``headrace.stream.Stream``."""
-
-    node: Node
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns and their types."""
-        return self.node.schema
-
-    @property
-    def bounded(self) -> bool:
-        """Whether its input ends."""
-        return is_bounded(self.node)
-
-    def _building(self, method: str) -> Building:
-        return Building(self.node.step + 1, method)
-
-    def _function(self, function: Any) -> None:
-        if not callable(function):
-            raise PlanError(f"a function was expected, not {function!r}")
+class Writing(Steps):
+    """What writes a stream to a sink."""
 
     def write_to(self, sink: SinkLike, on: Any = None) -> Outlet | None:
         """Write to any sink; see ``headrace.io.sink`` for how to write one.
@@ -66,7 +45,7 @@ class Written:
                 raise PlanError(f"{sink!r} is not a sink; see headrace.io.sink")
             to.check(self.schema)
         if not self.bounded:
-            return Outlet(cast("Stream", self), to, on)
+            return Outlet(self._stream, to, on)
         with self._building("write"):
             to.ready()
         resolve(on).write(self.node, to)
@@ -167,7 +146,7 @@ class Outlet:
         engine = resolve(on if on is not None else self.on)
         guarantee = self.sink.guarantee
         if engine.name == "box":
-            guarantee = "each record once; a job that is killed begins anew, and writes again"
+            guarantee += " with a checkpoint; without one a job that is killed begins anew"
         told = f"{name_of(self.sink)}: {guarantee}"
         return explain(self.stream.node, engine, told)
 

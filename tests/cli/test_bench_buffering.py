@@ -9,18 +9,19 @@ import pytest
 
 import headrace as hr
 from headrace.bench import buffering
-from headrace.bench.buffering import EXPERIMENTS, POLICIES, Experiments, label, targets
+from headrace.bench.buffering import EXPERIMENTS, POLICIES, label
 from headrace.bench.buffering_plots import plots
-from headrace.bench.plots import Track
+from headrace.bench.experiments import Scale
 from headrace.cli import main
-from tests.cli.test_bench_ordered import SVG, series_of
+from tests.cli.svg import SVG, series_of
 
 
 @pytest.fixture(scope="module")
 def report():
     patch = pytest.MonkeyPatch()
     patch.setattr(buffering, "TURNS", 1)
-    yield Experiments(rounds=1, records=1000, seconds=0.25, workers=2).run(list(EXPERIMENTS))
+    scale = Scale(rounds=1, records=1000, seconds=0.25, workers=2)
+    yield EXPERIMENTS.run(list(EXPERIMENTS.each), scale)
     patch.undo()
 
 
@@ -59,13 +60,6 @@ def test_the_plots_have_their_series(report):
     assert {"immediate", "fixed,", "16384", "adaptive,", "50ms", "default"} <= set(shown)
 
 
-def test_a_track_has_a_line_of_at_most_so_many_points():
-    points = [(i / 100, float(i % 7)) for i in range(1001)]
-    text = Track("A & B", "time", "ms", {"a": points, "b": points[:3]}).lines(most=100)
-    lines = list(ET.fromstring(text).iter(f"{SVG}polyline"))
-    assert [len(line.get("points", "").split()) for line in lines] == [91, 3]
-
-
 def test_targets_are_what_was_measured():
     rates = {"fixed(1024)": 400, "immediate": 19, "adaptive(1024, 50ms)": 350}
     rows = {
@@ -77,7 +71,7 @@ def test_targets_are_what_was_measured():
             {"policy": "adaptive(1024, 50ms)", "buffers": 1, "max_ms": 101.0},
         ],
     }
-    assert [t["met"] for t in targets(rows)] == [True, True, True, True, False, True]
+    assert [t["met"] for t in EXPERIMENTS.judged(rows)] == [True, True, True, True, False, True]
 
 
 def test_the_command_runs_reports_and_draws(capsys, tmp_path, monkeypatch):

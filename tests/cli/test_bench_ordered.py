@@ -9,25 +9,19 @@ import numpy as np
 import pytest
 
 from headrace.bench import probes
-from headrace.bench.ordered import EXPERIMENTS, QUERIES, SCHEDULERS, SIGMAS, Experiments, targets
+from headrace.bench.experiments import Scale
+from headrace.bench.ordered import EXPERIMENTS, QUERIES, SCHEDULERS, SIGMAS
 from headrace.bench.ordered_plots import plots
-from headrace.bench.plots import Plot, Value
 from headrace.bench.samples import middle
 from headrace.cli import main
 from headrace.kernels.aggregate import shards_of
-
-SVG = "{http://www.w3.org/2000/svg}"
-
-
-def series_of(text: str) -> list[str]:
-    groups = [g for g in ET.fromstring(text).iter(f"{SVG}g") if g.get("class") == "series"]
-    return [str(group.findtext(f"{SVG}title")) for group in groups]
+from tests.cli.svg import SVG, series_of
 
 
 @pytest.fixture(scope="module")
 def report():
     names = ["schedulers", "reordering", "ordering", "latency"]
-    return Experiments(rounds=1, records=1000, seconds=0.1, workers=2).run(names)
+    return EXPERIMENTS.run(names, Scale(rounds=1, records=1000, seconds=0.1, workers=2))
 
 
 def test_all_variants_give_the_same_results(report):
@@ -55,7 +49,7 @@ def test_a_target_is_met_if_its_value_is_and_the_load_was_reached():
             for a, ms, r in (("c", 9.0, 99), ("d", 11.0, 99), ("e", 9.0, 75))
         ],
     }
-    assert [t["met"] for t in targets(rows)] == [True, False, True, False, False]
+    assert [t["met"] for t in EXPERIMENTS.judged(rows)] == [True, False, True, False, False]
 
 
 def test_the_plots_have_their_series(report):
@@ -97,23 +91,9 @@ def test_the_middle_of_a_run_leaves_out_a_fifth_at_both_ends():
     assert middle([float(i) for i in range(10)]) == [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
 
 
-def test_a_plot_shows_its_title_labels_places_and_the_values_it_knows():
-    series = {"a": [Value(1.0, 0.5), Value(None)], "b": [Value(20.0), Value(3.0)]}
-    for text in (
-        Plot("A < B", "size", "ms", ["small", "large"], series).bars(),
-        Plot("A < B", "size", "ms", ["small", "large"], series, log=True).lines(),
-    ):
-        root = ET.fromstring(text)
-        shown = [element.text for element in root.iter(f"{SVG}text")]
-        assert {"A < B", "size", "ms", "small", "large", "a", "b", "10", "20"} - set(shown) <= {
-            "20"
-        }
-        assert series_of(text) == ["a", "b"]
-
-
 def test_an_experiment_is_named_rightly_and_its_options_belong_to_it(capsys):
     assert main(["bench", "ordered", "--only", "skews"]) == 1
     assert "there is no experiment 'skews'; did you mean 'skew'" in capsys.readouterr().err
     assert main(["bench", "wc", "--plots", "x"]) == 1
     assert "--only and --plots are for 'headrace bench ordered'" in capsys.readouterr().err
-    assert set(EXPERIMENTS) >= {"schedulers", "skew", "reordering", "ordering", "latency"}
+    assert set(EXPERIMENTS.each) >= {"schedulers", "skew", "reordering", "ordering", "latency"}

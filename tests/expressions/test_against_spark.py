@@ -14,9 +14,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from headrace.errors import ExpressionError, PlanError
-from headrace.expressions import parse, to_sql
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.spark.columns import spark_schema
+from headrace.trees import parse, to_sql
 
 SCHEMA = pa.schema(
     [

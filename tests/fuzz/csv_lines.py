@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import datetime
-import decimal
 import io
 import random
 import re
@@ -16,7 +14,7 @@ import pyarrow as pa
 
 from headrace.types import to_schema
 from tests.fuzz.damage import damaged
-from tests.fuzz.lines import ANY, BAD, BLANK, Bad, Unsure
+from tests.fuzz.lines import ANY, BAD, BLANK, Bad, Unsure, plain_value
 
 TYPES = [
     "bigint", "int", "smallint", "double", "float", "boolean", "string", "string", "date",
@@ -220,18 +218,8 @@ def _typed(text: str, kind: pa.DataType) -> Any:
         return float(np.float32(text)) if kind.bit_width == 32 else float(text)
     if t.is_boolean(kind) and text in ("true", "false"):
         return text == "true"
-    try:
-        if t.is_date(kind) and re.fullmatch(r"\d{4}-\d\d-\d\d", text, re.ASCII):
-            return datetime.date.fromisoformat(text)
-        if t.is_timestamp(kind) and re.fullmatch(
-            r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?", text, re.ASCII
-        ):
-            moment = datetime.datetime.fromisoformat(text)
-            return moment.replace(tzinfo=datetime.UTC) if kind.tz else moment
-    except ValueError:
-        raise Bad from None  # such as 2023-02-29
-    if t.is_decimal(kind) and re.fullmatch(r"-?\d{1,8}\.\d\d", text, re.ASCII):
-        return decimal.Decimal(text)
+    if (value := plain_value(text, kind)) is not None:
+        return value
     if not t.is_boolean(kind) and re.fullmatch(r"[g-lo-z ]+", text):
         raise Bad
     raise Unsure("readers differ in the forms they take")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import math
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +29,24 @@ class Bad(Exception):
 
 class Unsure(Exception):
     """A value that readers understand differently."""
+
+
+def plain_value(text: str, kind: pa.DataType) -> Any:
+    """A date, time or decimal in the form that all readers take; None if it is something else."""
+    t = pa.types
+    try:
+        if t.is_date(kind) and re.fullmatch(r"\d{4}-\d\d-\d\d", text, re.ASCII):
+            return datetime.date.fromisoformat(text)
+        if t.is_timestamp(kind) and re.fullmatch(
+            r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(\.\d{1,6})?", text, re.ASCII
+        ):
+            moment = datetime.datetime.fromisoformat(text)
+            return moment.replace(tzinfo=datetime.UTC) if kind.tz else moment
+    except ValueError:
+        raise Bad from None  # such as 2023-02-29
+    if t.is_decimal(kind) and re.fullmatch(r"-?\d{1,8}\.\d\d", text, re.ASCII):
+        return decimal.Decimal(text)
+    return None
 
 
 @dataclass(frozen=True)

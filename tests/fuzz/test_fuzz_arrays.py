@@ -10,9 +10,9 @@ import pytest
 
 import headrace as hr
 from headrace.errors import ExpressionError, HeadraceError
-from headrace.expressions import parse
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import FUNCTIONS
+from headrace.trees import parse
 from tests.fuzz.child import rounds_in_child
 from tests.fuzz.grammar import KINDS, SCHEMA, expression, functions_named
 from tests.fuzz.layouts import any_layout, fresh

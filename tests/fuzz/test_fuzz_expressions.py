@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.errors import HeadraceError
-from headrace.expressions import parse
 from headrace.kernels.expressions import compile_expression, evaluate
+from headrace.trees import parse
 from headrace.types import normal_type
 from tests.expressions.test_against_spark import EXPRESSION, close
 from tests.fuzz.budget import named, seeds

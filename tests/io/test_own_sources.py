@@ -132,3 +132,19 @@ def test_splits_of_one_sequence_are_put_together() -> None:
     joined = sequences(splits)
     got = [[n for b in s.read(["n"]) for n in b["n"].to_pylist()] for s in joined]
     assert got == [[0, 1], [2, 3], [4], [5]]
+
+
+class Refusing(Part):
+    def read(self, columns: Any) -> Any:
+        raise hr.BadRecord("the first number is not one")
+
+
+class RefusingSource(Upto):
+    def splits(self, parallelism: int) -> list[Part]:
+        return [Refusing(0, 1)]
+
+
+def test_what_a_split_says_when_it_is_opened_is_told_as_it_is() -> None:
+    for end in (lambda s: s.collect(on="box"), lambda s: s.start(on="box").wait(60)):
+        with pytest.raises(hr.BadRecord, match=r"^the first number is not one"):
+            end(hr.from_source(RefusingSource(3)))

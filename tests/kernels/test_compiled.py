@@ -18,7 +18,8 @@ from hypothesis import event
 
 import headrace as hr
 from headrace.kernels.row_steps import RowStep, why_not_native
-from headrace.plan.nodes import MapRows, Read
+from headrace.plan.rows import MapRows
+from headrace.plan.sources import Read
 from headrace.types import TIMESTAMP
 from tests.conftest import for_any
 

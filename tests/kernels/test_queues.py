@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.kernels.scans import Records, steps_of
 from headrace.kernels.scans import counted as counting
-from headrace.plan.nodes import Scan
+from headrace.plan.scans import Scan
 from headrace.windows import FOREVER
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("s", pa.string())])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import col
-from headrace.kernels.expressions import compile_expression, evaluate, strings
+from headrace.kernels.expressions import compile_expression, evaluate, regexes
 from headrace.kernels.expressions.needles import Needle
 from headrace.kernels.expressions.patterns import compile_pattern
 
@@ -68,7 +68,7 @@ def test_functions_of_a_pattern_give_what_re_gives(texts, pattern, skip):
 def test_looking_for_a_needle_first_changes_nothing(texts, pattern, skip):
     batch = pa.record_batch({"s": pa.array(texts, pa.string())}).slice(min(skip, len(texts)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(strings, "pattern_of", without_needle)
+        patch.setattr(regexes, "pattern_of", without_needle)
         plain = {
             n: compile_expression(e.tree, batch.schema) for n, e in expressions(pattern).items()
         }
@@ -80,7 +80,7 @@ def test_looking_for_a_needle_first_changes_nothing(texts, pattern, skip):
 
 
 def without_needle(kernel, where):
-    pattern = compile_pattern(strings.constant_text(kernel, "the pattern", where), where)
+    pattern = compile_pattern(regexes.constant_text(kernel, "the pattern", where), where)
     return replace(pattern, needle=None, literal=None)
 
 

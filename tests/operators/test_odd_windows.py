@@ -143,6 +143,15 @@ def test_a_sum_may_be_out_of_range_between_two_windows(rows: Callable[[hr.Stream
         rows(sums)
 
 
+def test_a_decimal_sum_of_several_panes_that_overflows_names_its_step(engine: Any) -> None:
+    values = pa.array(["9" * 38] * 3).cast(pa.decimal128(38, 0))
+    times = pa.array([seconds(t) for t in (1, 3, 5)], pa.timestamp("us", "UTC"))
+    source = hr.from_arrow(pa.table({"at": times, "v": values})).event_time("at")
+    sums = source.window(hr.sliding("4s", every="2s")).agg(s=hr.sum("v"))
+    with pytest.raises(hr.StepError, match=r"step 3, agg: decimal\(38,0\) overflow in 'sum'"):
+        sums.collect(on=engine)
+
+
 def test_a_watermark_between_two_steps_of_adding_forgets_nothing() -> None:
     """Bundles of the next epoch are added while the last one's watermark closes windows."""
     from headrace.operators import operator_of

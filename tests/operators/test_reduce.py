@@ -129,3 +129,10 @@ def test_inspect_does_not_run_while_building():
     seen = []
     hr.from_items([1]).inspect(seen.append).map(lambda n: n + 1)
     assert seen == []
+
+
+def test_show_prints_text_as_it_is(capsys):
+    hr.from_items([{"m[k]": "[red]x"}, {"m[k]": "\\"}, {"m[k]": "\\[b]"}]).show(on="box")
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == "m[k]"
+    assert lines[3:] == ["[red]x", "\\", "\\[b]"]

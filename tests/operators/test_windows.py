@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace import col
 from headrace.testing import seconds
-from tests.conftest import for_all
+from tests.conftest import for_all, tuples
 from tests.reference import moment, pairs_within, windowed
 
 SCHEMA = hr.types.to_schema({"k": "string", "n": "bigint", "x": "double", "at": "timestamp"})
@@ -52,10 +52,6 @@ def events(draw, most: int = 40):
 
 def stream_of(rows, delay="5s"):
     return hr.from_arrow(pa.Table.from_pylist(rows, SCHEMA)).event_time("at", delay=delay)
-
-
-def tuples(table):
-    return list(zip(*(c.to_pylist() for c in table.columns), strict=True))
 
 
 def unique(table):

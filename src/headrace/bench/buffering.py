@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,16 +18,14 @@ import pyarrow as pa
 
 import headrace as hr
 from headrace.apps import passthrough
+from headrace.bench.experiments import Experiments, Made, Scale, on
 from headrace.bench.replay import Replay
-from headrace.bench.samples import PATIENCE, Samples, finished, sampled
+from headrace.bench.samples import Row, sampled
 from headrace.box.bundle import Bundle
 from headrace.box.engine import Box
 from headrace.box.host import Outbox
-from headrace.box.job import Run
-from headrace.box.sinks import Collected, Discarded
 from headrace.buffers import Buffer, adaptive, fixed, immediate
 from headrace.io.source import Source, Split
-from headrace.jobs import Output
 from headrace.types import TIMESTAMP
 
 POLICIES: tuple[Buffer | None, ...] = (
@@ -46,7 +44,6 @@ _HEAVY_MEMORY = "4MB"
 _RECORDS, _COST = 4_000_000, 100e-6
 """Records of a run, and about what a bundle costs by itself in seconds: where bundles are small a
 run has fewer records, so that it takes a second or so."""
-_PER_CPU = "records_per_cpu_s"
 _POINTS = 20_000
 """Of latencies that a report keeps."""
 
@@ -55,137 +52,92 @@ def label(policy: Buffer | None) -> str:
     return "default" if policy is None else repr(policy)
 
 
-@dataclass
-class Experiments:
-    """All of them, at one size."""
-
-    rounds: int = 5
-    workers: int | None = None
-    records: int | None = None
-    seconds: float = 4.0
-    """Length of a run under light or heavy load."""
-    seed: int = 1
-    progress: Callable[[str], None] = lambda text: None
-    equal: bool = True
-
-    def run(self, names: list[str]) -> dict[str, Any]:
-        """The report of some experiments."""
-        rows = {name: EXPERIMENTS[name](self) for name in names}
-        return {
-            "workers": Box(workers=self.workers).workers,
-            "rounds": self.rounds,
-            "equal": self.equal,
-            "experiments": rows,
-            "targets": targets(rows),
-        }
-
-    def throughput(self) -> list[dict[str, Any]]:
-        """Records a second of each policy, from memory and as fast as they are taken."""
-        table = self._table(self.records or _RECORDS)
-        few = min(table.num_rows, 5000)
-        first: pa.Table | None = None
-        for policy in POLICIES:
-            self.progress(f"warming up {label(policy)}")
-            sink = Collected(table.schema)
-            finished(self._replayed(policy, table.slice(0, few))(sink))
-            first = sink.table() if first is None else first
-            self.equal = self.equal and sink.table().equals(first)
-        sizes = {policy: self._records(policy) for policy in POLICIES}
-        samples = {policy: Samples(sizes[policy]) for policy in POLICIES}
-        for turn in range(PATIENCE * self.rounds):
-            if turn >= self.rounds and all(s.quiet() >= self.rounds for s in samples.values()):
-                break
-            for policy in POLICIES:
-                self.progress(f"throughput: round {turn + 1}, {label(policy)}")
-                made = self._replayed(policy, table.slice(0, sizes[policy]))
-                samples[policy].all.append(sampled(made(Discarded()), False))
-        rows = []
-        for policy in POLICIES:
-            least = samples[policy].least_disturbed(self.rounds)
-            rows.append({"policy": label(policy), **least.report(sizes[policy])})
-        return rows
-
-    def light(self) -> list[dict[str, Any]]:
-        """Latency over time of a record every millisecond."""
-        return self._over_time(LIGHT, "light")
-
-    def heavy(self) -> list[dict[str, Any]]:
-        """Latency over time of as many records as are taken."""
-        return self._over_time(None, "heavy")
-
-    def _over_time(self, rate: int | None, load: str) -> list[dict[str, Any]]:
-        # Two buffers, one before the map and one after it, are RStream's two channels.
-        variants = [
-            (policy, buffers)
-            for policy in OVER_TIME
-            for buffers in ((1, 2) if policy is not None and rate is not None else (1,))
-        ]
-        found: dict[Any, list[dict[str, Any]]] = {variant: [] for variant in variants}
-        for turn in range(TURNS):
-            for policy, buffers in variants:
-                self.progress(f"{load} load: round {turn + 1}, {label(policy)}")
-                found[policy, buffers].append(self._delivered(policy, rate, buffers))
-        return [
-            {"load": load, **min(rows, key=lambda row: row["others"])} for rows in found.values()
-        ]
-
-    def _delivered(self, policy: Buffer | None, rate: int | None, buffers: int) -> dict[str, Any]:
-        stream = passthrough.pipeline(
-            {"numbers": hr.from_source(Ticking(rate, self.seconds))}, None
-        )
-        if buffers == 2:
-            assert policy is not None
-            stream = stream.buffer(policy)
-        sink = Delivered()
-        box = Box(
-            workers=self.workers, buffer=policy, memory=None if rate else _HEAVY_MEMORY
-        )  # fmt: skip
-        run = box._run([Output(stream.node, sink=(sink, False))])
-        sample = sampled(run, False)
-        due, late = sink.latencies()
-        order = np.argsort(due, kind="stable")
-        due, late = (due - due.min())[order] / 1e6, late[order] / 1e3
-        some = slice(None, None, max(1, math.ceil(due.size / _POINTS)))
-        worst = np.percentile(late, 99)
-        return {
-            "policy": label(policy),
-            "buffers": buffers,
-            "records": int(due.size),
-            "records_per_s": round(due.size / sample.seconds),
-            "others": round(sample.others, 2),
-            "p50_ms": round(float(np.median(late)), 2),
-            "p99_ms": round(float(worst), 2),
-            "max_ms": round(float(late.max()), 2),
-            "over_time": [[round(t, 4), round(ms, 3)] for t, ms in
-                          zip(due[some].tolist(), late[some].tolist(), strict=True)],
-        }  # fmt: skip
-
-    def _records(self, policy: Buffer | None) -> int:
-        most = self.records or _RECORDS
-        return most if policy is None else min(most, max(1000, int(policy.size / _COST)))
-
-    def _table(self, records: int) -> pa.Table:
-        return passthrough.tables(records, self.seed, records, 0)["numbers"]
-
-    def _replayed(self, policy: Buffer | None, table: pa.Table) -> Callable[[Any], Run]:
-        source = Replay(table, table.num_rows, 1 << 62, table.num_rows, watermarks=False)
-        stream = passthrough.pipeline({"numbers": hr.from_source(source)}, None)
-        box = Box(workers=self.workers, buffer=policy)
-        return lambda sink: box._run([Output(stream.node, sink=(sink, False))])
+def throughput(scale: Scale) -> list[Row]:
+    """Records a second of each policy, from memory and as fast as they are taken."""
+    most = scale.records or _RECORDS
+    table = passthrough.tables(most, scale.seed, most, 0)["numbers"]
+    few = table.slice(0, 5000)
+    first = {label(policy): _replayed(scale, policy, few) for policy in POLICIES}
+    scale.compare("throughput", first, table.schema)
+    sizes = {label(policy): _records(policy, most) for policy in POLICIES}
+    variants = {
+        label(policy): _replayed(scale, policy, table.slice(0, sizes[label(policy)]))
+        for policy in POLICIES
+    }
+    found = scale.by_turns("throughput", variants, sizes)
+    return [{"policy": name, **samples.report(sizes[name])} for name, samples in found.items()]
 
 
-EXPERIMENTS: dict[str, Callable[[Experiments], list[dict[str, Any]]]] = {
-    "throughput": Experiments.throughput,
-    "light": Experiments.light,
-    "heavy": Experiments.heavy,
-}
+def _records(policy: Buffer | None, most: int) -> int:
+    return most if policy is None else min(most, max(1000, int(policy.size / _COST)))
 
 
-def targets(rows: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """What we ask of buffering, and whether it is so."""
-    found: list[dict[str, Any]] = []
+def _replayed(scale: Scale, policy: Buffer | None, table: pa.Table) -> Made:
+    source = Replay(table, table.num_rows, 1 << 62, table.num_rows, watermarks=False)
+    stream = passthrough.pipeline({"numbers": hr.from_source(source)}, None)
+    return on(Box(workers=scale.workers, buffer=policy), stream)
+
+
+def light(scale: Scale) -> list[Row]:
+    """Latency over time of a record every millisecond."""
+    return _over_time(scale, LIGHT, "light")
+
+
+def heavy(scale: Scale) -> list[Row]:
+    """Latency over time of as many records as are taken."""
+    return _over_time(scale, None, "heavy")
+
+
+def _over_time(scale: Scale, rate: int | None, load: str) -> list[Row]:
+    # Two buffers, one before the map and one after it, are RStream's two channels.
+    variants = [
+        (policy, buffers)
+        for policy in OVER_TIME
+        for buffers in ((1, 2) if policy is not None and rate is not None else (1,))
+    ]
+    found: dict[Any, list[Row]] = {variant: [] for variant in variants}
+    for turn in range(TURNS):
+        for policy, buffers in variants:
+            scale.progress(f"{load} load: round {turn + 1}, {label(policy)}")
+            found[policy, buffers].append(_delivered(scale, policy, rate, buffers))
+    return [{"load": load, **min(rows, key=lambda row: row["others"])} for rows in found.values()]
+
+
+def _delivered(scale: Scale, policy: Buffer | None, rate: int | None, buffers: int) -> Row:
+    stream = passthrough.pipeline({"numbers": hr.from_source(Ticking(rate, scale.seconds))}, None)
+    if buffers == 2:
+        assert policy is not None
+        stream = stream.buffer(policy)
+    sink = Delivered()
+    box = Box(workers=scale.workers, buffer=policy, memory=None if rate else _HEAVY_MEMORY)
+    sample = sampled(on(box, stream)(sink), False)
+    due, late = sink.latencies()
+    order = np.argsort(due, kind="stable")
+    due, late = (due - due.min())[order] / 1e6, late[order] / 1e3
+    some = slice(None, None, max(1, math.ceil(due.size / _POINTS)))
+    worst = np.percentile(late, 99)
+    return {
+        "policy": label(policy),
+        "buffers": buffers,
+        "records": int(due.size),
+        "records_per_s": round(due.size / sample.seconds),
+        "others": round(sample.others, 2),
+        "p50_ms": round(float(np.median(late)), 2),
+        "p99_ms": round(float(worst), 2),
+        "max_ms": round(float(late.max()), 2),
+        "over_time": [[round(t, 4), round(ms, 3)] for t, ms in
+                      zip(due[some].tolist(), late[some].tolist(), strict=True)],
+    }  # fmt: skip
+
+
+def targets(rows: Mapping[str, list[Row]]) -> list[Row]:
+    """What we ask of buffering, and what it is."""
+    found: list[Row] = []
     measured = {row["policy"]: row for row in rows.get("throughput", ())}
-    for what, key in (("throughput", "records_per_s"), ("records a cpu second", _PER_CPU)):
+    for what, key in (
+        ("throughput", "records_per_s"),
+        ("records a cpu second", "records_per_cpu_s"),
+    ):
         rates = {policy: row[key] for policy, row in measured.items()}
         if not rates:
             continue
@@ -216,11 +168,10 @@ def targets(rows: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
                 "at_least": 900.0, "value": light["fixed(1024)", 1]["max_ms"],
             }
         )  # fmt: skip
-    for target in found:
-        value = target["value"]
-        above = "at_least" in target
-        target["met"] = value >= target["at_least"] if above else value < target["below"]
     return found
+
+
+EXPERIMENTS = Experiments({"throughput": throughput, "light": light, "heavy": heavy}, targets)
 
 
 class Delivered:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from headrace.bench.plots import Plot, Track, Value
+from headrace.bench.plots import Plot, Track, rate_of
+from headrace.bench.samples import Row
 
-Row = dict[str, Any]
 _MOMENT = 1.0
 """Seconds that are drawn of what is too fine to be seen in a longer time."""
 
@@ -32,9 +32,7 @@ def plots(report: dict[str, Any]) -> dict[str, str]:
 
 def _throughput(rows: list[Row]) -> str:
     places = [_place(row["policy"]) for row in rows]
-    values = [
-        Value(row["records_per_s"] / 1000, row["records_per_s_spread"] / 1000) for row in rows
-    ]
+    values = [rate_of(row, 1000) for row in rows]
     label = "policy, records of a bundle; adaptive: of 1024 or after a time"
     title = "Throughput by buffering policy"
     return Plot(title, label, "thousand records/s", places, {"box": values}, log=True).bars()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from headrace.bench.plots import Plot, Value
-
-Row = dict[str, Any]
+from headrace.bench.plots import Plot, Value, rate_of, value_of
+from headrace.bench.samples import Row
 
 
 def plots(report: dict[str, Any]) -> dict[str, str]:
@@ -43,23 +42,20 @@ def _by(
     return places, {n: [found.get((n, p), Value(None)) for p in places] for n in names}
 
 
-def _rate(row: Row, unit: float) -> Value:
-    return Value(row["records_per_s"] / unit, row["records_per_s_spread"] / unit)
-
-
-def _measure(row: Row, name: str) -> Value:
-    return Value(row.get(name), row.get(f"{name}_spread", 0.0))
+def _text(name: str) -> Callable[[Row], str]:
+    return lambda row: str(row[name])
 
 
 def _schedulers(rows: list[Row]) -> dict[str, str]:
     usual = {row["query"]: row["records_per_s"] for row in reversed(rows)}  # the first of each
     places, speeds = _by(
-        rows, _scheduler, lambda row: str(row["query"]), lambda row: _rate(row, usual[row["query"]])
+        rows,
+        _text("scheduler"),
+        _text("query"),
+        lambda row: rate_of(row, usual[row["query"]]),
     )
     title = f"Throughput of the schedulers, as a share of {rows[0]['scheduler']}"
-    _, times = _by(
-        rows, _scheduler, lambda row: str(row["query"]), lambda row: _measure(row, "mean_ms")
-    )
+    _, times = _by(rows, _text("scheduler"), _text("query"), lambda row: value_of(row, "mean_ms"))
     return {
         "ordered-schedulers-throughput.svg": Plot(title, "query", "share", places, speeds).bars(),
         "ordered-schedulers-latency.svg": Plot(
@@ -68,19 +64,13 @@ def _schedulers(rows: list[Row]) -> dict[str, str]:
     }
 
 
-def _scheduler(row: Row) -> str:
-    return str(row["scheduler"])
-
-
 def sigma_of(row: Row) -> str:
     return "even" if row["sigma"] is None else f"{row['sigma']:g}"
 
 
 def _skew(rows: list[Row], workers: int) -> str:
     rows = [row for row in rows if row["workers"] == workers]
-    places, series = _by(
-        rows, lambda row: str(row["worklist"]), sigma_of, lambda row: _rate(row, 1000)
-    )
+    places, series = _by(rows, _text("worklist"), sigma_of, lambda row: rate_of(row, 1000))
     title = f"Worklists under skew, {workers} workers, {rows[0]['cost_us']:g} µs a record"
     return Plot(title, _SKEW, "thousand records/s", places, series).lines()
 
@@ -88,7 +78,7 @@ def _skew(rows: list[Row], workers: int) -> str:
 def _shared(rows: list[Row], workers: int) -> str:
     rows = [row for row in rows if row["workers"] == workers]
     places, series = _by(
-        rows, lambda row: str(row["worklist"]), sigma_of, lambda row: _measure(row, "busy_workers")
+        rows, _text("worklist"), sigma_of, lambda row: value_of(row, "busy_workers")
     )
     title = f"How many of {workers} workers share the work, by worklist"
     return Plot(title, _SKEW, "all work over that of the busiest", places, series).lines()
@@ -103,7 +93,7 @@ def _costs(rows: list[Row]) -> str:
 
     ideal = {place(row): row["workers"] * 1e6 / row["cost_us"] for row in rows}
     places, series = _by(
-        rows, lambda row: str(row["worklist"]), place, lambda row: _rate(row, ideal[place(row)])
+        rows, _text("worklist"), place, lambda row: rate_of(row, ideal[place(row)])
     )
     title = "Worklists by the cost of a record, 2 workers"
     return Plot(title, "cost of a record, keys", "share of the ideal", places, series).bars()
@@ -117,9 +107,7 @@ def _reordering(rows: list[Row]) -> str:
     most: dict[str, float] = {}
     for row in rows:
         most.setdefault(place(row), row["records_per_s"])
-    places, series = _by(
-        rows, lambda row: str(row["reorder"]), place, lambda row: _rate(row, most[place(row)])
-    )
+    places, series = _by(rows, _text("reorder"), place, lambda row: rate_of(row, most[place(row)]))
     title = "Reorder schemes, throughput as a share of non-blocking"
     x_label = "operator, records of a bundle, workers"
     return Plot(title, x_label, "share", places, series).bars()
@@ -128,9 +116,9 @@ def _reordering(rows: list[Row]) -> str:
 def _ordering(rows: list[Row]) -> str:
     places, series = _by(
         rows,
-        lambda row: str(row["box"]),
-        lambda row: str(row["pipeline"]),
-        lambda row: _rate(row, 1e6),
+        _text("box"),
+        _text("pipeline"),
+        lambda row: rate_of(row, 1e6),
     )
     return Plot("What order costs", "pipeline", "million records/s", places, series).bars()
 
@@ -138,8 +126,8 @@ def _ordering(rows: list[Row]) -> str:
 def _latency(rows: list[Row]) -> str:
     places = [f"{row['app']}, {row['load']} load" for row in rows]
     series = {
-        "mean": [_measure(row, "mean_ms") for row in rows],
-        "p99": [_measure(row, "p99_ms") for row in rows],
+        "mean": [value_of(row, "mean_ms") for row in rows],
+        "p99": [value_of(row, "p99_ms") for row in rows],
     }
     title = "Processing latency of a bundle, ordered"
     return Plot(title, "application and load", "ms", places, series, log=True).bars()

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as ET
 
+from headrace.bench.samples import Row
+
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 72, 20, 84, 72
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
@@ -23,6 +25,16 @@ class Value:
 
     median: float | None
     spread: float = 0.0
+
+
+def value_of(row: Row, name: str) -> Value:
+    """What was measured under a name."""
+    return Value(row.get(name), row.get(f"{name}_spread", 0.0))
+
+
+def rate_of(row: Row, unit: float) -> Value:
+    """Records a second, in a unit."""
+    return Value(row["records_per_s"] / unit, row["records_per_s_spread"] / unit)
 
 
 @dataclass(frozen=True)

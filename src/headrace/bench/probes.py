@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 from numba import njit
 
-from headrace.box.job import Run
 from headrace.box.ordered import ByPartition, Ordering
+from headrace.box.run import Run
 from headrace.box.worklists import Operate, Worklist
 from headrace.kernels.aggregate import shards_of
 from headrace.operators.shards import Shards

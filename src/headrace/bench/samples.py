@@ -10,13 +10,17 @@ from typing import Any
 import psutil
 
 from headrace.bench import probes
-from headrace.box.job import Run
+from headrace.box.run import Run
 
 DISTURBED = 0.1
 """A run counts as disturbed if other processes had more than that share of the cores."""
 PATIENCE = 2
 """There are up to so many times as many rounds where other processes disturb some, and those that
 they disturbed least count."""
+REACHED = 0.97
+"""The share of an offered load that must be reached for a latency to be that of the load."""
+Row = dict[str, Any]
+"""What was measured of one variant, by name."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,10 @@ class Samples:
     def cpu(self) -> float:
         return statistics.median(sample.cpu_s for sample in self.all)
 
-    def report(self, records: int) -> dict[str, Any]:
+    def report(self, records: int) -> Row:
         """Medians over the rounds, and the distances between their quartiles."""
         rates = [records / s for s in self.seconds]
-        report: dict[str, Any] = {
+        report: Row = {
             "records": records,
             "results": self.results,
             "records_per_s": round(statistics.median(rates)),

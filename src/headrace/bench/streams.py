@@ -16,8 +16,9 @@ from headrace.bench.limits import LIMITS
 from headrace.bench.peers import duckdb_job, polars_job
 from headrace.bench.replay import Replay
 from headrace.bench.runner import Job
+from headrace.bench.samples import REACHED
 from headrace.box.engine import Box
-from headrace.box.job import Run
+from headrace.box.run import Run
 from headrace.box.sinks import Discarded
 from headrace.errors import PlanError, nearest
 from headrace.jobs import Output
@@ -173,7 +174,7 @@ class Trial:
 
     def holds(self, target: float) -> bool:
         """Whether it kept up with the rate, and the delay under the target."""
-        return self.p99 <= target and not self.rising and self.reached >= 0.97 * self.rate
+        return self.p99 <= target and not self.rising and self.reached >= REACHED * self.rate
 
 
 def trial(setup: Setup, rate: float, seconds: float, warm: float = 1.0) -> Trial:

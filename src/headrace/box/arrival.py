@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace.box.buffering import Waiting
 from headrace.box.bundle import bytes_of
 from headrace.kernels.lateness import ahead_of, punctuation_of, sorted_out, stamped
-from headrace.plan.nodes import EventTime
+from headrace.plan.time import EventTime
 from headrace.windows import BEGINNING, FOREVER
 
 

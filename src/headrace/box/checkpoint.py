@@ -30,7 +30,8 @@ from headrace.io.sink import Sink
 from headrace.jobs import Output
 from headrace.operators import is_operator
 from headrace.operators.stores import Note, TrackedStore, unpack
-from headrace.plan.nodes import External, Node
+from headrace.plan.node import Node
+from headrace.plan.sources import External
 from headrace.windows import BEGINNING
 
 

@@ -18,7 +18,7 @@ from headrace.box.sinks import WrittenByEpoch
 from headrace.windows import BEGINNING
 
 if TYPE_CHECKING:
-    from headrace.box.job import Run
+    from headrace.box.run import Run
 
 _LONG = 10.0
 """How long, in seconds, readers wait for the last of them before a checkpoint is put off."""
@@ -73,7 +73,7 @@ class Cutting:
 
     def _so_far(self) -> Any:
         """What tells whether anything has happened."""
-        read = [(i.records, i.bad, i.promised, i.ended) for i in self.run.ingresses]
+        read = [(i.records, i.bad, i.promises.promised, i.ended) for i in self.run.ingresses]
         return read, [vertex.records for vertex in self.run.sinks]
 
     def flush(self) -> FlushWork | None:
@@ -82,14 +82,14 @@ class Cutting:
         Asked when an evaluator finds nothing else to do.
         """
         run = self.run
-        if run.active or not self.keeper.is_idle:
+        if run.dispatch.active or not self.keeper.is_idle:
             return None
         if not all(ingress.between_steps for ingress in run.ingresses):
             return None
         for ingress in run.ingresses:
             ingress.release()
         run.cascade.send_all()
-        news = [ingress.catch_up() for ingress in run.ingresses if self.is_last]
+        news = [ingress.promises.catch_up() for ingress in run.ingresses if self.is_last]
         if any(news):
             return None  # what comes of that is for this checkpoint, too
         if run.cascade.in_flight:

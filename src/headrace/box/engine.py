@@ -15,9 +15,10 @@ from headrace.batch_jobs import BatchJob
 from headrace.box.checkpoint import Kept, kept_in
 from headrace.box.clock import Clock
 from headrace.box.effects import why_here
-from headrace.box.job import BoxJob, Run
+from headrace.box.job import BoxJob
 from headrace.box.ordered import Ordering
 from headrace.box.processes import AFTER, Pool
+from headrace.box.run import Run
 from headrace.box.scheduler import SCHEDULERS, scheduler_of
 from headrace.box.sinks import Collected, Discarded, HeldHere, WrittenTo
 from headrace.buffers import Buffer, checked
@@ -34,26 +35,17 @@ from headrace.kernels.scans import scan_place
 from headrace.operators.join import table_side
 from headrace.plan.explain import ITERATED, LOCK
 from headrace.plan.iteration import Cycle, Iterate
-from headrace.plan.nodes import (
-    Buffered,
-    EventTime,
-    External,
-    Join,
-    Late,
-    MapRows,
-    MaxParallelism,
-    Narrow,
-    Node,
-    Read,
-    Scan,
-    Shuffle,
-    Union,
-)
+from headrace.plan.joins import Join, Union
+from headrace.plan.node import Narrow, Node
 from headrace.plan.optimise import optimised
+from headrace.plan.partitions import Buffered, MaxParallelism, Shuffle
+from headrace.plan.rows import MapRows
+from headrace.plan.scans import Scan
+from headrace.plan.sources import External, Read
 from headrace.plan.stages import Stage, stages_of
 from headrace.plan.table_join import TableJoin
-from headrace.plan.time import ends, refuse_endless
-from headrace.sizes import byte_size
+from headrace.plan.time import EventTime, Late, ends, refuse_endless
+from headrace.sizes import byte_size, is_whole
 from headrace.tables import with_tables
 from headrace.windows import duration
 
@@ -96,21 +88,15 @@ class Box:
         clock: Clock | None = None,
     ) -> None:
         cores = _cores()
-        if workers is not None and (
-            not isinstance(workers, int) or isinstance(workers, bool) or not 1 <= workers <= 1024
-        ):
+        if workers is not None and not is_whole(workers, 1, 1024):
             raise PlanError(f"Box: workers={workers!r} is not a number from 1 to 1024")
-        if bundle is not None and (
-            not isinstance(bundle, int) or isinstance(bundle, bool) or bundle < 1
-        ):
+        if bundle is not None and not is_whole(bundle):
             raise PlanError(f"Box: bundle={bundle!r} is not a number of records")
         if buffer is not None:
             checked(buffer, "Box: buffer=")
             if bundle is not None:
                 raise PlanError("Box: buffer= says how many records a bundle has; drop bundle=")
-        if processes is not None and (
-            not isinstance(processes, int) or isinstance(processes, bool) or processes not in _RANGE
-        ):
+        if processes is not None and not is_whole(processes, 0, 1024):
             raise PlanError(f"Box: processes={processes!r} is not a number from 0 to 1024")
         if pin and not hasattr(os, "sched_setaffinity"):
             raise PlanError("Box: pin=True needs Linux; leave it out here")
@@ -310,9 +296,6 @@ class Box:
             return f"{place}; stays in this process: {why}"
         when = "" if pool.at_once else f" after {AFTER:g} s"
         return f"{place}; in {pool.count} processes{when}"
-
-
-_RANGE = range(1025)
 
 
 class BoxBatch(BatchJob):

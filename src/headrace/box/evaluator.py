@@ -20,7 +20,7 @@ from headrace.operators.operator import Phases
 from headrace.windows import FOREVER
 
 if TYPE_CHECKING:
-    from headrace.box.job import Run
+    from headrace.box.run import Run
 
 
 class BundleWork:

@@ -27,25 +27,15 @@ from headrace.operators import is_operator, operator_of
 from headrace.operators.join import table_side
 from headrace.operators.operator import Input
 from headrace.operators.stores import Note, TrackedStore
-from headrace.plan.nodes import (
-    Buffered,
-    Custom,
-    EventTime,
-    External,
-    GroupBy,
-    Join,
-    Late,
-    MaxParallelism,
-    Narrow,
-    Node,
-    Read,
-    Scan,
-    Shuffle,
-    Union,
-)
+from headrace.plan.custom import Custom
+from headrace.plan.groups import GroupBy
+from headrace.plan.joins import Join, Union
+from headrace.plan.node import Narrow, Node
+from headrace.plan.partitions import Buffered, MaxParallelism, Shuffle
 from headrace.plan.prune import columns_of
-from headrace.plan.scans import CountStep
-from headrace.plan.time import clock_of, nodes_of, refuse_endless
+from headrace.plan.scans import CountStep, Scan
+from headrace.plan.sources import External, Read
+from headrace.plan.time import EventTime, Late, clock_of, nodes_of, refuse_endless
 from headrace.windows import Window
 
 
@@ -346,9 +336,10 @@ class Graph:
             ingress = Ingress(node, wanted, cascade, pace, clock, flush, self.zone)
             ingress.number, ingress.turn = len(made), turns.get(id(node), 0)
             ingress.in_turn = in_turn
-            ingress.give_coded(feed.coded)
-            ingress.outputs, ingress.late_outputs = feed.outputs, feed.late
-            ingress.grains, ingress.every_watermark = self.grains, self.every_watermark
+            ingress.splits.give_coded(feed.coded)
+            epochs = ingress.epochs
+            epochs.outputs, epochs.late_outputs = feed.outputs, feed.late
+            epochs.grains, epochs.every_watermark = self.grains, self.every_watermark
             made.append(ingress)
         return made
 

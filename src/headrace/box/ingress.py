@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import logging
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from headrace.box.arrival import Arrivals, Arrived, Reader
-from headrace.box.buffering import Gathered
-from headrace.box.bundle import Bundle
-from headrace.box.cascade import Cascade, Vertex
+from headrace.box.cascade import Cascade
 from headrace.box.clock import Clock
-from headrace.box.container import Container
-from headrace.box.pace import LEAST, MOST, Pace
+from headrace.box.epochs import Epochs
+from headrace.box.late import LateRecords
+from headrace.box.pace import LEAST, Pace
+from headrace.box.promises import Promises
+from headrace.box.splits import END, Splits
 from headrace.buffers import Buffer
-from headrace.errors import EngineError, HeadraceError, StepError
-from headrace.io.offsets import Followed, OffsetSource, Once, Reached, UpToDate
-from headrace.io.source import SetAside, Split, Watermark, as_split, at_most, sequences
-from headrace.kernels.chain import Chain, compile_chain
-from headrace.kernels.expressions.codes import coded_schema
-from headrace.kernels.lateness import (
-    first_late,
-    is_by_source,
-    times_of,
-)
+from headrace.errors import StepError
+from headrace.io.offsets import Followed, Reached
+from headrace.io.source import SetAside, Watermark
+from headrace.kernels.lateness import is_by_source
 from headrace.operators.stores import input_number
-from headrace.plan.nodes import EventTime, Narrow, Read
-from headrace.types import normal_batch
-from headrace.watermarks import Activity, SourceFrontier, waiting_for
-from headrace.windows import BEGINNING, FOREVER, Window, show_duration, show_time
+from headrace.plan.sources import Read
+from headrace.plan.time import EventTime
 
-_MOST_SPLITS = 64
-_KEPT_LATE = 10_000
 _READING = 0.002
 """Seconds after which what was read is handed over, if there is something."""
 log = logging.getLogger("headrace")
@@ -48,8 +36,7 @@ log = logging.getLogger("headrace")
 class Ingress:
     """Reads a source and deposits what it reads in the containers of the current epoch.
 
-    The watermark is the least over the splits that have not ended and are not idle. A new one cuts
-    an epoch when it may close a window somewhere; where nothing says when that is, now and then.
+    Splits of bounded input are read by evaluators, those of other input by threads of their own.
     """
 
     def __init__(
@@ -62,124 +49,61 @@ class Ingress:
         flush: float,
         zone: str = "UTC",
     ) -> None:
-        steps: list[Narrow] = []
-        step: Any = node
-        while isinstance(step, Narrow):
-            steps.append(step)
-            step = step.input
-        assert isinstance(step, Read)
         self.event = node if isinstance(node, EventTime) else None
-        self.source = step.source
-        self.bounded = bool(self.source.bounded)
-        self.chain: Chain = compile_chain(steps[::-1], step.schema, columns, zone)
-        self.wanted = pa.schema([step.schema.field(c) for c in self.chain.columns])
-        self.schema = self.chain.schema
-        self.coded: frozenset[str] = frozenset()
-        """The text columns that are given coded."""
+        self.splits = Splits(node, columns, zone)
+        self.name = self.splits.name
         self.cascade, self.pace, self.clock, self.flush = cascade, pace, clock, flush
-        self.name = str(self.source)
-        self.outputs: list[tuple[Vertex, int]] = []
-        self.late_outputs: list[tuple[Vertex, int]] = []
-        self.grains: list[Window] = []
-        """Windows downstream: an epoch is cut where one of their panes ends."""
-        self.every_watermark = False
-        """Whether something downstream can use any watermark, not just those."""
-        self.failed = f"reading {self.name} failed"
-        self.containers: list[Container] = []
+        self.epochs = Epochs(cascade, clock, flush)
+        self.promises = Promises(self.name, self.event, self.epochs, clock, self._note)
+        self.late = LateRecords(self.name, self.epochs, self._note)
+        wall: Callable[[], float] = getattr(clock, "wall", time.time)
+        wall = self.promises.time_of_day if self.promises.by_clock else wall
+        self.arrivals = Arrivals(self.event, self.splits.schema, zone, wall)
         self.readers: list[Reader] = []
-        self.epoch = self.number = self.turn = 0
+        self.number = self.turn = 0
         """The last: of input that ends, what is to be read before what."""
-        self.frontier = SourceFrontier()
-        self.activity = Activity(None if self.event is None else self.event.idle)
         self.buffer: Buffer | None = None
         """When records are sent on; None where that adapts."""
         self.in_turn = False
         """Whether splits of bounded input are read one after the other."""
         self.width = 0.0
         """Bytes of a record, about."""
-        self.since_cut = 0
-        self.cut_at = 0.0
-        self.records = self.late = self.ahead = self.bad = 0
-        self.wall: Callable[[], float] = getattr(clock, "wall", time.time)
-        self.time_of_day: Callable[[], float] = getattr(clock, "time_of_day", time.time)
-        """What processing time goes by."""
-        self.by_clock = self.event is not None and self.event.by_clock
-        self.moment = BEGINNING
-        """The time of day when it was last asked for; it does not go back."""
-        self.has_room = True
-        self.kept_late: deque[pa.RecordBatch] = deque()
-        self.kept_rows = 0
+        self.records = self.bad = 0
         self.told_ignored = False
         self.notes: list[str] = []
         self.ended = False
         self.stopping = False
         self.holding = False
         """Whether to stop where steps end, and leave windows open."""
-        self.offsets: OffsetSource | None = None
-        """The source by its positions, where there is a checkpoint."""
-        self.saved: Mapping[str, Any] = {}
-        self.only_now = False
-        wall = self.time_of_day if self.by_clock else self.wall
-        self.arrivals = Arrivals(self.event, self.schema, zone, wall)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it is read by evaluators, to its end."""
+        return self.splits.bounded
 
     # Beginning and end
 
-    def give_coded(self, names: frozenset[str]) -> None:
-        """Give some text columns coded."""
-        self.coded, self.wanted = names, coded_schema(self.wanted, names)
-
-    def by_positions(
-        self, offsets: OffsetSource, saved: Mapping[str, Any], folder: str | None, only_now: bool
-    ) -> None:
-        """Read by positions, from those of a checkpoint if there are any.
-
-        With ``only_now`` read no further than there is now.
-        """
-        self.saved, self.only_now = saved, only_now
-        if not isinstance(offsets, Once):  # which is read as it is, and counts when it has ended
-            self.bounded = False
-        self.offsets = copy.copy(offsets).in_small_steps()
-        if folder is not None:
-            self.offsets.keep_in(folder)
-
     def start(self, workers: int) -> None:
         """Find the splits and open the first epoch. The lock is held."""
-        # With event time a split's order matters, so it must not depend on the number of workers.
-        parallel = workers if self.bounded and self.event is None else 1
-        splits = self._splits(parallel)
-        if self.event is not None and self.bounded:
-            splits = at_most(sequences(splits), _MOST_SPLITS)
-        self.splits = splits
-        now = self.clock.now()
+        splits, saved = self.splits.find(workers), self.splits.saved
         self.readers = [Reader(i, str(i)) for i in range(len(splits))]
         for reader, split in zip(self.readers, splits, strict=True):
-            if self.offsets is not None and isinstance(split, Followed):
+            if self.splits.offsets is not None and isinstance(split, Followed):
                 reader.name, reader.position = split.name, split.start
-                reader.sequence = self.saved.get("sequence", {}).get(split.name, 0)
-        if "frontier" in self.saved:
-            self.frontier = SourceFrontier(**self.saved["frontier"])
-        self.frontier.live = [reader.name for reader in self.readers]
-        self.frontier.ended = False
-        for reader in self.readers:
-            self.activity.sent(reader.name, now)
-        self.cut_at = now
-        self._open()
-        if self.promised > BEGINNING and splits:  # once more, so that all steps know it
-            self._cut(self.promised)
-            if self.by_clock:
-                self._advance(said=True)
+                reader.sequence = saved.get("sequence", {}).get(split.name, 0)
+        self.promises.begin(self.readers, saved)
         if not splits:
             self._end()
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it. The lock is held, and nothing is being read."""
         at = {reader.name: reader.position for reader in self.readers}
-        if isinstance(self.offsets, Once):
+        if self.splits.is_read_once:
             at = {"all": int(self.ended)}
         elif self.ended:
-            at = {**self.saved.get("at", {}), **at}
+            at = {**self.splits.saved.get("at", {}), **at}
         state = {
-            "at": at, "frontier": self.frontier.saved(), "ended": self.ended,
+            "at": at, "frontier": self.promises.frontier.saved(), "ended": self.ended,
             "sequence": {reader.name: reader.sequence for reader in self.readers},
         }  # fmt: skip
         copied: dict[str, Any] = json.loads(json.dumps(state))
@@ -193,54 +117,25 @@ class Ingress:
     @property
     def between_steps(self) -> bool:
         """Whether all that was taken in has a position."""
-        if isinstance(self.offsets, Once):
+        if self.splits.is_read_once:
             return self.ended or all(r.items is None for r in self.readers)
         return not any(reader.in_step for reader in self.readers)
 
     def end_epoch(self) -> None:
         """End the epoch without a watermark of its own. The lock is held."""
         if not self.ended:
-            for container in self.containers:
-                self.cascade.cancel(container)
-            self._open()
+            self.epochs.cancel(self.promises.promised)
 
     def release(self) -> None:
         """Send on what waits to become a larger bundle. The lock is held."""
         for reader in self.readers:
-            self._release(reader)
-
-    def _splits(self, parallel: int) -> list[Split]:
-        try:
-            if self.saved.get("ended"):
-                return []
-            if self.offsets is not None and not isinstance(self.offsets, Once):
-                at = self.saved.get("at") or {}
-                at = {**at, **{n: p for n, p in self.offsets.initial().items() if n not in at}}
-                now = self.only_now
-                return [Followed(self.offsets.only(n), n, p, now) for n, p in at.items()]
-            splits = self.source.splits(parallel)
-            return [as_split(s).with_codes(self.coded) for s in splits] if self.coded else [*splits]
-        except HeadraceError:
-            raise
-        except Exception as error:
-            raise EngineError(f"{self.failed}: {type(error).__name__}: {error}") from error
-
-    def _open(self) -> None:
-        self.epoch += 1
-        self.containers = [
-            self.cascade.open(vertex, lane, self.epoch, self.promised)
-            for vertex, lane in (*self.outputs, *self.late_outputs)
-        ]
-        self.since_cut = 0
+            self.send_on(reader)
 
     def _end(self) -> None:
         """Nothing more will be read: the watermark at infinity."""
         if not self.ended:
-            self.ended = self.frontier.ended = True
-            self.frontier.promised = FOREVER
-            now = self.clock.now()
-            for container in self.containers:
-                self.cascade.assign(container, FOREVER, now)
+            self.ended = True
+            self.promises.end()
 
     def stop(self) -> None:
         """Read no more; what is being read now still counts. The lock is held."""
@@ -254,7 +149,7 @@ class Ingress:
         busy = self.bounded and any(r.busy for r in left)
         if not self.ended and (not left or (self.stopping and not busy)):
             for reader in left:
-                self._release(reader)
+                self.send_on(reader)
             self._end()
 
     def close(self) -> None:
@@ -263,10 +158,7 @@ class Ingress:
             if reader.items is not None and hasattr(reader.items, "close"):
                 with contextlib.suppress(Exception):
                     reader.items.close()
-        source = self.offsets or self.source
-        if isinstance(source, OffsetSource):
-            with contextlib.suppress(Exception):
-                source.close()
+        self.splits.close()
 
     # Reading, by evaluators
 
@@ -294,89 +186,48 @@ class Ingress:
         An empty list means its end.
         """
         if reader.items is None:
-            reader.items = self._opened(reader)
+            reader.items = self.splits.open(reader.number)
         until = time.thread_time() + _READING
         items: list[Any] = []
         while len(items) < most and (not items or time.thread_time() < until):
-            item = self._next(reader.items)
-            if item is _END:
+            item = self.splits.next(reader.items)
+            if item is END:
                 break
-            items.append(self._prepared(reader, item))
+            items.append(self.arrived(reader, item))
             if not isinstance(items[-1], list):  # which may change what is late
                 break
         return items
 
-    def arriving(self, reader: Reader) -> None:
-        """Something of a split is about to be looked at. The lock is held."""
-        if self.event is not None:
-            self._alive(reader)
-            reader.is_arriving = True
-            known = self.frontier.splits.get(reader.name, BEGINNING)
-            reader.floor = max(reader.floor, known)
-            reader.moment = self._now() if self.by_clock else None
-
-    def _now(self) -> int:
-        """The time of day in microseconds, which no record that was read comes after."""
-        self.moment = max(self.moment, self.promised, int(self.time_of_day() * 1e6))
-        return self.moment
-
-    def _reached(self) -> int:
-        """The watermark that the splits, or the clock, allow."""
-        if not self.by_clock:
-            return self.frontier.watermark()
-        held = [r.moment for r in self.readers if r.moment is not None]
-        held += [r.pending[0].moment for r in self.readers if r.pending]
-        held += [self._first_waiting(r) for r in self.readers if r.waiting.rows]
-        return min(held, default=self._now())
-
-    def _first_waiting(self, reader: Reader) -> int:
-        """The time of the first record that waits in a split's buffer."""
-        assert self.event is not None
-        first = next(each for each, *_ in reader.waiting.batches if each.num_rows)
-        return int(first.column(self.event.column)[0].value)
-
-    def _next(self, items: Iterator[Any]) -> Any:
-        try:
-            return next(items, _END)
-        except HeadraceError:
-            raise
-        except Exception as error:
-            raise EngineError(f"{self.failed}: {type(error).__name__}: {error}") from error
-
-    def _prepared(self, reader: Reader, item: Any) -> Any:
-        """Records as the steps before ``event_time`` leave them, or what else a split says."""
+    def arrived(self, reader: Reader, item: Any) -> Any:
+        """Records, and what they bring, or what else a split says; the lock is not held."""
         if not isinstance(item, pa.RecordBatch):
             return item
-        batch = normal_batch(item, self.wanted)
-        batches = list(self.chain.bundles(batch)) if self.chain.runs else [batch]
-        return [self.arrivals.take(reader, batch) for batch in batches if batch.num_rows]
+        return [self.arrivals.take(reader, batch) for batch in self.splits.batches(item)]
 
     def accept(self, reader: Reader, items: list[Any]) -> None:
         """What ``read_some`` read. The lock is held."""
         reader.is_arriving, reader.moment = False, None
         if not items:
-            self._release(reader)
+            self.send_on(reader)
             reader.done, reader.in_step = True, False
-            assert self.frontier.live is not None
-            self.frontier.live.remove(reader.name)
-            self.frontier.idle = [n for n in self.frontier.idle if n != reader.name]
-            self._advance()
+            self.promises.done(reader)
             self._end_if_done()
             return
         for item in items:
             if isinstance(item, list):
-                self._alive(reader)
+                self.promises.alive(reader)
                 if self.buffer is None:
                     self._take(reader, item)
                 else:
                     self._buffer(reader, item)
             elif isinstance(item, Watermark):
-                self._alive(reader)
+                self.promises.alive(reader)
                 if self._by_source:
-                    self._release(reader)
-                    self.frontier.reached(reader.name, item.micros)
-                    self._advance(said=True)
-                elif self.event is not None and not self.by_clock and not self.told_ignored:
+                    self.send_on(reader)
+                    self.promises.reached(reader, item.micros, said=True)
+                elif (
+                    self.event is not None and not self.promises.by_clock and not self.told_ignored
+                ):
                     self.told_ignored = True
                     self._note(
                         f"{self.name} sends watermarks, but event_time has a delay or punctuation "
@@ -392,95 +243,28 @@ class Ingress:
         if self.stopping:
             self._end_if_done()
 
-    def _alive(self, reader: Reader) -> None:
-        self.activity.sent(reader.name, self.clock.now())
-        if reader.name in self.frontier.idle:
-            self.frontier.wake(reader.name)
-            self._note(f"split {reader.number} of {self.name} sends again")
+    def _tell_ignored(self) -> None:
+        if self.event is not None and not self.promises.by_clock and not self.told_ignored:
+            self.told_ignored = True
+            self._note(
+                f"{self.name} sends watermarks, but event_time has a delay or punctuation of its "
+                "own, or the source does not say watermarks = True: they are ignored"
+            )
 
     @property
     def _by_source(self) -> bool:
         return self.event is not None and is_by_source(self.event)
 
-    # Reading, by threads of their own
+    # Reading, by threads of their own: see ``pump.py``
 
-    def pump(
-        self,
-        reader: Reader,
-        wait: Callable[[], bool],
-        enter: Callable[[], bool],
-        accepted: Callable[[], None],
-    ) -> None:
-        """Read a split of an unbounded source until the job stops.
-
-        ``wait`` is for room; ``enter`` waits, with the lock held, until a step may begin. Both are
-        false when the job is over.
-        """
-        reader.items = self._opened(reader)
-        try:
-            self._pump(reader, reader.items, wait, enter, accepted)
-        finally:
-            if hasattr(reader.items, "close"):
-                reader.items.close()
-
-    def _opened(self, reader: Reader) -> Iterator[Any]:
-        try:
-            return iter(self.splits[reader.number].read(list(self.chain.columns)))
-        except Exception as error:
-            raise EngineError(f"{self.failed}: {type(error).__name__}: {error}") from error
-
-    def _pump(
-        self,
-        reader: Reader,
-        items: Iterator[Any],
-        wait: Callable[[], bool],
-        enter: Callable[[], bool],
-        accepted: Callable[[], None],
-    ) -> None:
-        while wait():
-            if self._over(reader):
-                break
-            item = self._next(items)
-            ended = item is _END
-            if isinstance(item, pa.RecordBatch) and self.event is not None:
-                with self.cascade.lock:
-                    self.arriving(reader)
-            item = None if ended else self._prepared(reader, item)
-            with self.cascade.lock:
-                begins = not reader.in_step and not ended
-                begins = begins and item is not None and not isinstance(item, (Reached, UpToDate))
-                if isinstance(item, UpToDate):
-                    reader.is_up_to_date = True
-                    break
-                if (begins or ended) and not enter():
-                    break
-                if self._over(reader):  # read, but not yet taken in: neither counted nor processed
-                    break
-                reader.in_step = reader.in_step or begins
-                if isinstance(item, list):
-                    self._gather(reader, item)
-                elif isinstance(item, Reached):
-                    self.accept(reader, [item])
-                else:
-                    if self.buffer is None:
-                        self._release(reader)
-                    if not ended:
-                        self.accept(reader, [item])
-                if ended:
-                    self.accept(reader, [])
-            accepted()
-            if ended:
-                return
-            if item is None:
-                threading.Event().wait(0.001)
-        accepted()
-
-    def _over(self, reader: Reader) -> bool:
+    def is_over(self, reader: Reader) -> bool:
+        """Whether no more is taken in of a split."""
         return self.stopping or self.ended or (self.holding and not reader.in_step)
 
-    def _gather(self, reader: Reader, arrived: list[Arrived]) -> None:
+    def gather(self, reader: Reader, arrived: list[Arrived]) -> None:
+        """Take in what a thread has read, once there is enough of it. The lock is held."""
         now = self.clock.now()
-        self._alive(reader)
+        self.promises.alive(reader)
         reader.is_arriving, reader.moment = False, None
         if self.buffer is not None:
             self._buffer(reader, arrived)
@@ -491,9 +275,10 @@ class Ingress:
         # What is large enough goes on at once; only small batches wait to be put together.
         rows = sum(each.records for each in reader.pending)
         if rows >= min(LEAST, self.pace.rows()) or now - reader.waiting_since >= self.flush:
-            self._release(reader)
+            self.send_on(reader)
 
-    def _release(self, reader: Reader) -> None:
+    def send_on(self, reader: Reader) -> None:
+        """Send on what waits of a split. The lock is held."""
         if reader.pending:
             pending, reader.pending = reader.pending, []
             self._take(reader, pending)
@@ -515,7 +300,7 @@ class Ingress:
                 reader.waiting.add(batch, nbytes, now, watermark)
                 self.cascade.bytes += nbytes
                 if said and watermark is not None:
-                    self._release(reader)
+                    self.send_on(reader)
         while reader.waiting.rows >= self.buffer.size:
             self._send(reader)
 
@@ -525,39 +310,25 @@ class Ingress:
         parts, nbytes, watermarks = reader.waiting.take(self.buffer.size)
         self.cascade.bytes -= nbytes
         if parts:
-            self._put(reader, parts, sum(part.num_rows for part in parts), nbytes)
+            self._put(reader, parts, nbytes)
         reached = [watermark for watermark in watermarks if watermark is not None]
         if reached:
-            self.frontier.reached(reader.name, reached[-1])
-            self._advance(said=self.arrivals.punctuation is not None)
+            said = self.arrivals.punctuation is not None
+            self.promises.reached(reader, reached[-1], said=said)
 
     def tick(self) -> None:
-        """Now and then: send on what has waited long enough, look for idle splits. Lock held."""
+        """Send on what has waited long enough, and look for idle splits. The lock is held."""
         if self.ended:
             return
         now = self.clock.now()
         for reader in self.readers:
             if reader.pending and now - reader.waiting_since >= self.flush:
-                self._release(reader)
+                self.send_on(reader)
         for reader in self.readers:
-            waits = reader.pending or reader.is_arriving
-            quiet = not waits and self.activity.is_quiet(reader.name, now)
-            if quiet and not reader.done and reader.name not in self.frontier.idle:
-                self._release(reader)
-                self.frontier.idle.append(reader.name)
-                self._note(
-                    f"split {reader.number} of {self.name} has been silent for "
-                    f"{show_duration(self.activity.idle or 0)}: it no longer holds back the "
-                    "watermark"
-                )
-                self._advance(said=True)
-        if self.event is not None and self.event.follows_clock and self.is_idle:
-            self.frontier.silent = self.activity.silence(self.frontier.live or (), now)
-            self._promise(self.frontier.watermark(), said=False)
-            self.frontier.silent = 0
-        if self.has_room or not self.by_clock:  # what cannot be read now counts as it is read
-            self._advance()
-        self.has_room = True
+            if self.promises.is_silent(reader, now):
+                self.send_on(reader)
+                self.promises.leave_out(reader)
+        self.promises.tick(now)
 
     def send_overdue(self) -> None:
         """Send on what has waited for as long as the policy lets it. The lock is held."""
@@ -566,38 +337,7 @@ class Ingress:
         before = self.clock.now() - self.buffer.timeout / 1e6
         for reader in self.readers:
             if reader.waiting.batches and reader.waiting.since <= before:
-                self._release(reader)
-
-    def waits_for_room(self) -> None:
-        """Nothing is read just now for want of room, which is not silence. The lock is held."""
-        self.activity.pause(self.clock.now())
-        self.has_room = False
-
-    @property
-    def promised(self) -> int:
-        """The watermark of the last epoch."""
-        return self.frontier.promised
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether all splits that have not ended are silent."""
-        return self.frontier.is_idle
-
-    @property
-    def idle(self) -> tuple[int, ...]:
-        """The splits that are silent."""
-        idle = set(self.frontier.idle)
-        return tuple(reader.number for reader in self.readers if reader.name in idle)
-
-    @property
-    def waits(self) -> str:
-        """What the watermark waits for."""
-        if self.event is None or self.by_clock or self.ended:
-            return ""
-        frontier, event = self.frontier, self.event
-        left = {split: frontier.splits.get(split, BEGINNING) for split in frontier.live or ()}
-        idle = set(frontier.idle)
-        return waiting_for(self.promised, left, idle, event.idle, event.follows_clock)
+                self.send_on(reader)
 
     def _note(self, text: str) -> None:
         self.notes = [*self.notes[-99:], text]
@@ -619,22 +359,21 @@ class Ingress:
                 if watermark is not None and self.arrivals.punctuation is not None:
                     self._deposit(reader, waiting, rows)
                     waiting = []
-                    self.frontier.reached(reader.name, watermark)
-                    self._advance(said=True)
+                    self.promises.reached(reader, watermark, said=True)
         self._deposit(reader, waiting, rows)
         if reached is not None and self.arrivals.punctuation is None:
-            self.frontier.reached(reader.name, reached)
-            self._advance()
+            self.promises.reached(reader, reached)
 
     def _count(self, reader: Reader, arrived: Arrived) -> None:
         """Count what has come, and set aside what is not on time."""
         self.width = arrived.width
         self.records += arrived.records
         reader.records += arrived.records
-        if arrived.ahead is not None:
-            self._keep_ahead(arrived.ahead)
-        for late in arrived.late:
-            self._keep_late(late)
+        if self.event is not None:
+            if arrived.ahead is not None:
+                self.late.take_ahead(self.event, arrived.ahead)
+            for late in arrived.late:
+                self.late.take_late(self.event, late)
 
     def _deposit(self, reader: Reader, batches: list[pa.RecordBatch], rows: int) -> None:
         """Records as bundles of the current epoch, of about the same size."""
@@ -645,91 +384,10 @@ class Ingress:
             size = -(-batch.num_rows // max(1, round(batch.num_rows / rows)))
             nbytes = int(self.width * size)
             for start in range(0, batch.num_rows, size):
-                piece = batch.slice(start, size)
-                self._put(reader, [piece], piece.num_rows, nbytes)
+                self._put(reader, [batch.slice(start, size)], nbytes)
 
-    def _put(self, reader: Reader, parts: list[pa.RecordBatch], rows: int, nbytes: int) -> None:
+    def _put(self, reader: Reader, parts: list[pa.RecordBatch], nbytes: int) -> None:
         """A bundle of the current epoch."""
         order = (input_number(self.number, reader.number), reader.sequence)
         reader.sequence += 1
-        self.since_cut += rows
-        for container in self.containers[: len(self.outputs)]:
-            if len(parts) == 1:
-                bundle = Bundle(parts[0], order, self.epoch, nbytes)
-            else:
-                bundle = Gathered(parts, order, self.epoch, nbytes)
-            self.cascade.deposit(container, bundle)
-
-    def _keep_ahead(self, aside: pa.RecordBatch) -> None:
-        assert self.event is not None
-        if not self.ahead:
-            times = times_of(self.event, aside)
-            self._note(
-                f"{self.name}: a record of {show_time(int(times[0]))} is {aside.columns[-1][0]}; "
-                "it does not move the watermark; such records go to .late, and are counted"
-            )
-        self.ahead += aside.num_rows
-        self._set_aside(aside)
-
-    def _keep_late(self, late: pa.RecordBatch) -> None:
-        assert self.event is not None
-        if self.late == self.ahead:
-            moment, watermark = first_late(self.event, late)
-            self._note(
-                f"{self.name}: a record of {show_time(moment)} came after the watermark "
-                f"{show_time(watermark)}; late records go to .late, and are counted"
-            )
-        self._set_aside(late)
-
-    def _set_aside(self, told: pa.RecordBatch) -> None:
-        self.late += told.num_rows
-        self.kept_late.append(told)
-        self.kept_rows += told.num_rows
-        while self.kept_rows > _KEPT_LATE and len(self.kept_late) > 1:
-            self.kept_rows -= self.kept_late.popleft().num_rows
-        for container in self.containers[len(self.outputs) :]:
-            self.cascade.deposit(container, Bundle(told, (self.late,), self.epoch))
-
-    def _advance(self, said: bool = False) -> None:
-        """The splits' watermarks may have moved; ``said`` where the input itself said so."""
-        if self.event is not None and self.frontier.live:
-            self._promise(self._reached(), said)
-
-    def catch_up(self) -> bool:
-        """Promise all that the splits have reached; whether that was news. The lock is held."""
-        before = self.promised
-        if not self.by_clock:  # which would have news every time
-            self._advance(said=True)
-        return self.promised > before
-
-    def follow(self, watermark: int) -> None:
-        """While idle, keep up with the other sources, so that what joins them is not held back."""
-        if not self.ended and self.is_idle:
-            self._promise(watermark, said=True)
-
-    def _promise(self, watermark: int, said: bool) -> None:
-        if watermark <= self.promised or not (said or self._is_worth(watermark)):
-            return
-        self.frontier.promised = watermark
-        self._cut(watermark)
-
-    def _cut(self, watermark: int) -> None:
-        now = self.clock.now()
-        for container in self.containers:
-            self.cascade.assign(container, watermark, now)
-        self.cut_at = now
-        self._open()
-
-    def _is_worth(self, watermark: int) -> bool:
-        """Whether to cut an epoch here: something downstream may close, or it has been long."""
-        for window in self.grains:
-            if self.promised == BEGINNING:
-                return True
-            if window.pane_at(watermark) > window.pane_at(self.promised):
-                return True
-        if self.every_watermark:
-            return self.since_cut >= MOST or self.clock.now() - self.cut_at >= self.flush
-        return not self.grains and self.since_cut >= 16 * MOST
-
-
-_END = object()
+        self.epochs.put(parts, order, nbytes)

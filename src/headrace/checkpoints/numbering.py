@@ -8,17 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.operators import is_operator
-from headrace.plan.nodes import (
-    EventTime,
-    External,
-    Late,
-    MaxParallelism,
-    Narrow,
-    Node,
-    Read,
-    Shuffle,
-)
-from headrace.plan.time import nodes_of
+from headrace.plan.node import Narrow, Node
+from headrace.plan.partitions import MaxParallelism, Shuffle
+from headrace.plan.sources import External, Read
+from headrace.plan.time import EventTime, Late, nodes_of
 
 Beginning = EventTime | Read | External
 """Where a source's records enter: its event time, or the source itself where it has none."""

@@ -32,7 +32,9 @@ from headrace.io.sink import Sink
 from headrace.jobs import Output
 from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Description, Input, Kind, Operator
-from headrace.plan.nodes import EventTime, Node, Read
+from headrace.plan.node import Node
+from headrace.plan.sources import Read
+from headrace.plan.time import EventTime
 from headrace.types import type_name
 
 FORMAT = 3

@@ -24,7 +24,7 @@ from headrace.bench.iterations import UNLIKE
 from headrace.bench.jobs import jobs_for
 from headrace.bench.runner import measure
 from headrace.box.engine import SCHEDULERS, Box
-from headrace.cli import buffering, ordered
+from headrace.cli import experiments
 from headrace.cli.targets import form_of, generated
 from headrace.errors import PlanError
 from headrace.spark.engine import Spark
@@ -98,17 +98,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     stream.add_argument("--profile", action="store_true", help="show where time goes")
     parser.add_argument("--centroids", type=int, metavar="K", help="of kmeans (50)")
-    ordered.add_arguments(parser)
+    experiments.add_arguments(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     console, notes = Console(), Console(stderr=True)
     if arguments.rounds < 5:
         raise PlanError("--rounds: fewer than 5 rounds say little on a shared machine")
-    if arguments.app == "ordered":
-        return _reported(ordered.measured(arguments, console, notes), arguments.json)
-    if arguments.app == "buffering":
-        return _reported(buffering.measured(arguments, console, notes), arguments.json)
+    subject = experiments.SUBJECTS.get(arguments.app)
+    if subject is not None:
+        return _reported(experiments.measured(subject, arguments, console, notes), arguments.json)
     if arguments.only or arguments.plots:
         raise PlanError("--only and --plots are for 'headrace bench ordered' and 'buffering'")
     app = apps.load(arguments.app)

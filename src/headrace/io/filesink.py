@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import uuid
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -258,6 +259,19 @@ class _FileWriter:
         self.file.close()
         sync(filesystem(self.sink.path)[0], f"{self.sink._staging}/{self.name}")
         return f"{self.sink._staging.rpartition('/')[2]}/{self.name}"
+
+
+class LineEncoder:
+    """Writes each record as a line of text; ``lines`` gives those of a batch."""
+
+    def __init__(self, file: Any, lines: Callable[[pa.RecordBatch], Iterable[str]]) -> None:
+        self.file, self.lines = file, lines
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        self.file.write("".join(f"{line}\n" for line in self.lines(batch)).encode())
+
+    def close(self) -> None:
+        """Every line is written when it comes."""
 
 
 def _is_there(system: Any, path: str) -> bool:

@@ -22,7 +22,8 @@ from headrace.cache import own_name
 from headrace.io.memory import TableSource, TableSplit
 from headrace.io.sink import Sink
 from headrace.io.source import Source, Split
-from headrace.plan.nodes import Node, Read
+from headrace.plan.node import Node
+from headrace.plan.sources import Read
 from headrace.plan.time import said_zone
 from headrace.types import chosen
 

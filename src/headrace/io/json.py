@@ -17,7 +17,7 @@ from pyarrow import json
 
 from headrace.errors import PlanError, refuse_misspelt
 from headrace.io.files import MAX_LINE, find_files, line_limit
-from headrace.io.filesink import FileSink
+from headrace.io.filesink import FileSink, LineEncoder
 from headrace.io.records import RecordSource, check_on_error, line_edges, samples, typed
 from headrace.types import normal_type, to_schema, type_name
 
@@ -207,19 +207,7 @@ class JsonSink(FileSink):
                 )
 
     def encoder(self, file: Any, schema: pa.Schema) -> Any:
-        return _JsonEncoder(file)
-
-
-class _JsonEncoder:
-    def __init__(self, file: Any) -> None:
-        self.file = file
-
-    def write_batch(self, batch: pa.RecordBatch) -> None:
-        lines = [json_line(row) + "\n" for row in batch.to_pylist()]
-        self.file.write("".join(lines).encode())
-
-    def close(self) -> None:
-        pass
+        return LineEncoder(file, lambda batch: map(json_line, batch.to_pylist()))
 
 
 def json_line(row: dict[str, Any]) -> str:

@@ -202,7 +202,7 @@ class GeneratedSource(Source):
         ]
 
     def __str__(self) -> str:
-        from headrace.plan.nodes import function_name
+        from headrace.plan.node import function_name
 
         return f"{function_name(self.function)} in {self.count} splits"
 

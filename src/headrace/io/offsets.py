@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from headrace.errors import PlanError
 from headrace.io.source import Source, Split
+from headrace.sizes import is_whole
 
 log = logging.getLogger("headrace")
 Positions = dict[str, Any]
@@ -230,6 +231,6 @@ def at_most_at_once(limit: int | None, most: int) -> int:
 
 def most_at_once(limit: Any, what: str) -> int | None:
     """A checked limit on what is read at once; None for no limit."""
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+    if limit is not None and not is_whole(limit):
         raise PlanError(f"{what}: limit={limit!r} is not a positive number")
     return limit

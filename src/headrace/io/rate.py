@@ -12,6 +12,7 @@ import pyarrow as pa
 from headrace.errors import PlanError
 from headrace.io.offsets import OffsetSource, Positions, at_most_at_once, most_at_once
 from headrace.io.source import BUNDLE_ROWS, Split
+from headrace.sizes import is_whole
 from headrace.types import TIMESTAMP
 
 _SMALL_STEP = 100_000
@@ -39,7 +40,7 @@ class RateSource(OffsetSource):
         for name, value in (("per_second", per_second), ("splits", splits), ("upto", upto)):
             if value is None and name == "upto":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            if not is_whole(value):
                 raise PlanError(f"rate: {name}={value!r} is not a positive number")
         return RateSource(per_second, splits, upto, most_at_once(limit, "rate"))
 

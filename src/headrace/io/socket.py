@@ -23,6 +23,7 @@ from headrace.io.files import LOCAL, filesystem
 from headrace.io.offsets import OffsetSource, Positions, most_at_once
 from headrace.io.source import Split
 from headrace.io.text import SCHEMA, lines_of
+from headrace.sizes import is_whole
 
 _ALL = "lines"
 _AT_ONCE = 8 << 20
@@ -45,7 +46,7 @@ class SocketSource(OffsetSource):
 
     @staticmethod
     def open(host: str, port: int, *, limit: int | None = None) -> SocketSource:
-        if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536:
+        if not is_whole(port, 1, 65535):
             raise PlanError(f"read_socket: port={port!r} is not a port")
         return SocketSource(str(host), port, most_at_once(limit, "read_socket"))
 

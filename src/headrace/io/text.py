@@ -23,7 +23,7 @@ from headrace.io.files import (
     lines_before,
     ranges,
 )
-from headrace.io.filesink import FileSink
+from headrace.io.filesink import FileSink, LineEncoder
 from headrace.io.records import ErrorSource, bad_records, check_on_error, refused, too_long
 from headrace.io.source import BUNDLE_ROWS, SetAside, Source, Split
 from headrace.sizes import byte_size
@@ -163,16 +163,8 @@ class TextSink(FileSink):
             )
 
     def encoder(self, file: Any, schema: pa.Schema) -> Any:
-        return _TextEncoder(file)
+        return LineEncoder(file, _texts)
 
 
-class _TextEncoder:
-    def __init__(self, file: Any) -> None:
-        self.file = file
-
-    def write_batch(self, batch: pa.RecordBatch) -> None:
-        text = [("" if s is None else s) + "\n" for s in batch.column(0).to_pylist()]
-        self.file.write("".join(text).encode())
-
-    def close(self) -> None:
-        pass
+def _texts(batch: pa.RecordBatch) -> list[str]:
+    return ["" if text is None else text for text in batch.column(0).to_pylist()]

@@ -35,8 +35,10 @@ from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.group import Grouper, normal_key
 from headrace.kernels.native import panes
 from headrace.kernels.words import WordTable
-from headrace.plan.nodes import Explode, GroupBy, Narrow
+from headrace.plan.groups import GroupBy
+from headrace.plan.node import Narrow
 from headrace.plan.prune import columns_of
+from headrace.plan.rows import Explode
 from headrace.windows import Session
 
 
@@ -145,12 +147,7 @@ class GeneralTable:
     def bundle(self) -> pa.RecordBatch:
         """Every group's partial state."""
         size = self.grouper.size if self.aggregation.keys else 1
-        try:
-            columns = [*self.grouper.keys(), *(s.partials(size) for s in self.states)]
-        except ExpressionError as error:
-            raise StepError(f"{self.aggregation.node.label}: {error}") from error
-        schema = self.aggregation.partial_schema
-        return pa.RecordBatch.from_arrays(columns, schema=schema) if columns else _rows(size)
+        return _partials(self.aggregation, self.grouper, self.states, size)
 
 
 def single_partials(aggregation: Aggregation, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -167,6 +164,17 @@ def single_partials(aggregation: Aggregation, batch: pa.RecordBatch) -> pa.Recor
         *(s.partials(batch.num_rows) for s in states),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=aggregation.partial_schema)
+
+
+def _partials(
+    aggregation: Aggregation, grouper: Grouper, states: Sequence[Accumulator], size: int
+) -> pa.RecordBatch:
+    try:
+        columns = [*grouper.keys(), *(state.partials(size) for state in states)]
+    except ExpressionError as error:
+        raise StepError(f"{aggregation.node.label}: {error}") from error
+    schema = aggregation.partial_schema
+    return pa.RecordBatch.from_arrays(columns, schema=schema) if columns else _rows(size)
 
 
 def _rows(size: int) -> pa.RecordBatch:
@@ -198,10 +206,7 @@ class Merge:
 
     def bundle(self) -> pa.RecordBatch:
         """The merged partials, a row a key."""
-        size = self.grouper.size
-        columns = [*self.grouper.keys(), *(s.partials(size) for s in self.states)]
-        schema = self.aggregation.partial_schema
-        return pa.RecordBatch.from_arrays(columns, schema=schema) if columns else _rows(size)
+        return _partials(self.aggregation, self.grouper, self.states, self.grouper.size)
 
     def finish(self) -> pa.RecordBatch:
         """The results, a row a key."""

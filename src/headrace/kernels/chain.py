@@ -25,20 +25,12 @@ from headrace.kernels.routing import route_rows
 from headrace.kernels.row_steps import RowStep
 from headrace.kernels.table_join import Finder
 from headrace.kernels.tokenise import Text, Tokeniser
-from headrace.plan.nodes import (
-    EventTime,
-    Explode,
-    Filter,
-    LookUp,
-    MapBatches,
-    MapMemo,
-    MapRows,
-    Narrow,
-    Project,
-    Route,
-)
+from headrace.plan.joins import LookUp
+from headrace.plan.node import Narrow
 from headrace.plan.prune import prune
+from headrace.plan.rows import Explode, Filter, MapBatches, MapMemo, MapRows, Project, Route
 from headrace.plan.table_join import TableJoin
+from headrace.plan.time import EventTime
 from headrace.types import arrow_table, normal_batch, type_name
 from headrace.windows import LATEST
 

@@ -13,13 +13,13 @@ from headrace.kernels.expressions.kernel import numbers, validity
 from headrace.kernels.group import is_fixed, key_words
 from headrace.kernels.native import hash_join as native
 from headrace.kernels.native.memory import cleared
+from headrace.kernels.slots import empty_slots
 from headrace.kernels.tokenise import Text
 
 Rows = np.ndarray[Any, Any]
 
 _DENSE = 8
 """Whole numbers are looked up in a list if it has at most so many places for each row."""
-_PAGE = 2 << 20
 _WORD_DIGITS = 18
 """Decimals of so many digits are one word."""
 
@@ -133,12 +133,9 @@ class Matches:
 
 
 def _empty_slots(rows: int, words: int) -> Rows:
-    """Twice as many slots as rows at least, from a cache line or a large page on."""
-    count = words << max(4, (2 * rows - 1).bit_length())
-    line = _PAGE if 8 * count >= _PAGE else 64
-    slots = cleared(count + line // 8, np.uint64)
-    skipped = -slots.ctypes.data % line // 8
-    return slots[skipped : skipped + count]
+    """Twice as many slots as rows at least."""
+    slots: Rows = empty_slots(words << max(4, (2 * rows - 1).bit_length()), np.uint64)
+    return slots
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.hash_join import HashTable
 from headrace.kernels.native import hash_join as native
-from headrace.plan.nodes import Join
+from headrace.plan.joins import Join
 
 LEFT, RIGHT = 0, 1
 _MOST_PAIRS = 1 << 20

@@ -14,7 +14,7 @@ from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import filled, numbers
 from headrace.kernels.native import panes
 from headrace.kernels.rows import rows_of
-from headrace.plan.nodes import EventTime
+from headrace.plan.time import EventTime
 from headrace.types import INTERVAL, unique_names
 from headrace.windows import BEGINNING, LATEST, micros_of, show_duration
 

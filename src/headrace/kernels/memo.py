@@ -14,7 +14,7 @@ from headrace.errors import StepError
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.rows import describe, packed, results_of
-from headrace.plan.nodes import MapMemo
+from headrace.plan.rows import MapMemo
 
 Keys = tuple[Sequence[Hashable], Any]
 """The different keys of a bundle, and which of them each record has."""

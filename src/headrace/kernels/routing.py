@@ -12,8 +12,9 @@ from headrace.errors import PlanError
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.rows import results_of
-from headrace.plan.nodes import Condition, Route, function_name
+from headrace.plan.node import function_name
 from headrace.plan.prune import columns_of
+from headrace.plan.rows import Condition, Route
 from headrace.types import type_name
 
 Holds = Callable[[pa.RecordBatch, Any], Any]

@@ -21,7 +21,7 @@ from headrace.kernels.compiled.kernel import Work
 from headrace.kernels.compiled.values import Unfit
 from headrace.kernels.rows import Interpreter, Keeping, WithValues
 from headrace.plan.explain import LOCK
-from headrace.plan.nodes import MapRows
+from headrace.plan.rows import MapRows
 
 NATIVE = "native code"
 ROW_METHODS = ("map", "flat_map", "filter")

@@ -16,11 +16,11 @@ from headrace.kernels.expressions.hashing import hash_columns
 from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.group import _coded, is_fixed, key_words
 from headrace.kernels.native import multimap
-from headrace.kernels.native.memory import cleared
 from headrace.kernels.order import order_key
 from headrace.kernels.records import Records
+from headrace.kernels.slots import empty_slots
 from headrace.kernels.window import event_times, pane_ids, rows_by_pane
-from headrace.plan.nodes import JoinWithin
+from headrace.plan.joins import JoinWithin
 from headrace.windows import BEGINNING, Window
 
 _LEAST_SLICE = 10_000
@@ -30,7 +30,6 @@ _MOST_SPANS = 64
 _MOST_PAIRS = 1 << 20
 """The pairs of one bundle of results."""
 _LEAST_ROOM = 1 << 4
-_PAGE = 2 << 20
 _MANY_ROWS, _MOST_GROWTH = 1 << 10, 16
 """From so many rows on a table's room is guessed, up to so many times what it has."""
 
@@ -74,7 +73,10 @@ class Tables:
         """Give some tables room for so many records and runs; 0 where they have enough."""
         rooms = np.where(records > 0, np.maximum(records, _LEAST_ROOM), 0)
         rooms = np.where(rooms > 0, 1 << np.ceil(np.log2(np.maximum(rooms, 1))).astype(np.int64), 0)
-        slots, chains = _empty_slots(2 * int(rooms.sum())), np.empty(rooms.sum(), np.uint32)
+        slots, chains = (
+            empty_slots(2 * int(rooms.sum()), np.uint32),
+            np.empty(rooms.sum(), np.uint32),
+        )
         kept = np.empty(int(runs.sum()) * multimap.RUN, np.int64)
         self.blocks += slots, chains, kept
         before, runs_before = np.cumsum(rooms) - rooms, np.cumsum(runs) - runs
@@ -83,14 +85,6 @@ class Tables:
             chains.ctypes.data + 4 * before, runs,
             kept.ctypes.data + 8 * multimap.RUN * runs_before,
         )  # fmt: skip
-
-
-def _empty_slots(count: int) -> Any:
-    """Slots that begin with a cache line, and where they are many with a large page."""
-    line = _PAGE if 4 * count >= _PAGE else 64
-    slots = cleared(count + line // 4, np.uint32)
-    skipped = -slots.ctypes.data % line // 4
-    return slots[skipped : skipped + count]
 
 
 @dataclass(frozen=True, slots=True)

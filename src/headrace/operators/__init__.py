@@ -11,7 +11,8 @@ import pkgutil
 from collections.abc import Sequence
 
 from headrace.operators.operator import Input, Operator
-from headrace.plan.nodes import GroupBy, Node
+from headrace.plan.groups import GroupBy
+from headrace.plan.node import Node
 
 
 def _known() -> dict[type, type[Operator]]:

@@ -23,8 +23,8 @@ from headrace.operators.operator import (
     State,
 )
 from headrace.operators.stores import Note, Order, Store
+from headrace.plan.custom import Custom
 from headrace.plan.fingerprint import fingerprint
-from headrace.plan.nodes import Custom
 from headrace.types import arrow_table, to_schema
 from headrace.windows import BEGINNING
 

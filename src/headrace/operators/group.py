@@ -31,7 +31,7 @@ from headrace.operators.sliced_tables import SlicedTables
 from headrace.operators.stores import Note, Order, Retained, Store
 from headrace.operators.tables import tasks_for
 from headrace.plan.fingerprint import fingerprint
-from headrace.plan.nodes import GroupBy
+from headrace.plan.groups import GroupBy
 from headrace.windows import FOREVER
 
 _ONE_SLICE = (np.zeros(0, np.int64), 0, 0)

@@ -31,7 +31,7 @@ from headrace.operators.ordering import in_pieces, together
 from headrace.operators.shards import Shards
 from headrace.operators.stores import Note, Order, Store
 from headrace.plan.estimate import estimated_bytes
-from headrace.plan.nodes import Join
+from headrace.plan.joins import Join
 from headrace.windows import FOREVER
 
 _MUCH_SMALLER = 2

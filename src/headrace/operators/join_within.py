@@ -28,7 +28,7 @@ from headrace.operators.operator import (
 )
 from headrace.operators.shards import Shards
 from headrace.operators.stores import Note, Order, Retained, Store
-from headrace.plan.nodes import JoinWithin
+from headrace.plan.joins import JoinWithin
 from headrace.windows import BEGINNING
 
 

@@ -18,7 +18,7 @@ from headrace.operators.operator import (
 )
 from headrace.operators.ordering import together
 from headrace.operators.stores import Note, Retained, Store
-from headrace.plan.nodes import KeyBy
+from headrace.plan.partitions import KeyBy
 from headrace.windows import FOREVER
 
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from headrace.kernels.chain import Chain
 from headrace.kernels.sharding import sharded
 from headrace.operators.stores import Name, Note, Order, Store
-from headrace.plan.nodes import Narrow
+from headrace.plan.node import Narrow
 from headrace.windows import FOREVER, Window
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.order import first_rows, order_key, sort_rows
 from headrace.operators.operator import Hosting, Input, Operator, Part, PassedOn, Result, State
 from headrace.operators.stores import Note, Order, Retained, Store
-from headrace.plan.nodes import Limit, Sort
+from headrace.plan.order import Limit, Sort
 from headrace.windows import FOREVER
 
 PIECE = 1 << 16

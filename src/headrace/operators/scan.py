@@ -38,8 +38,8 @@ from headrace.operators.operator import (
 )
 from headrace.operators.ordering import in_pieces, together
 from headrace.operators.stores import Note, Order, Retained, Store
-from headrace.plan.nodes import Project, Scan
-from headrace.plan.scans import CountStep, OnceStep, UserStep
+from headrace.plan.rows import Project
+from headrace.plan.scans import CountStep, OnceStep, Scan, UserStep
 from headrace.windows import BEGINNING, FOREVER
 
 _LAST = "__last"

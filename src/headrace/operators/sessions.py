@@ -24,7 +24,7 @@ from headrace.operators.operator import (
     State,
 )
 from headrace.operators.stores import Note, Order, Retained, Store
-from headrace.plan.nodes import GroupBy
+from headrace.plan.groups import GroupBy
 from headrace.windows import BEGINNING, Session
 
 _START, _LAST = "__start", "__last"

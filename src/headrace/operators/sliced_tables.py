@@ -34,7 +34,7 @@ from headrace.operators.tables import (
     WordTables,
     numbered,
 )
-from headrace.plan.nodes import GroupBy
+from headrace.plan.groups import GroupBy
 from headrace.windows import Window
 
 

@@ -15,7 +15,7 @@ from headrace.kernels.order import Top
 from headrace.operators.operator import Hosting, Input, Operator, Part, Result, State, Task
 from headrace.operators.ordering import in_pieces
 from headrace.operators.stores import Note, Order, Retained, Store
-from headrace.plan.nodes import TopK
+from headrace.plan.order import TopK
 from headrace.windows import FOREVER
 
 

@@ -58,7 +58,8 @@ from headrace.operators.shards import Shards
 from headrace.operators.sliced_tables import SlicedTables
 from headrace.operators.stores import Note, Order, Retained, Store, origin
 from headrace.operators.tables import MANY_SLICES, ROW
-from headrace.plan.nodes import GroupBy, named
+from headrace.plan.groups import GroupBy
+from headrace.plan.node import named
 from headrace.plan.time import END, START
 from headrace.windows import BEGINNING, FOREVER, Window
 

@@ -32,7 +32,7 @@ from headrace.operators.operator import (
 from headrace.operators.ordering import PIECE, together
 from headrace.operators.shards import Shards
 from headrace.operators.stores import Note, Order, Retained, Store
-from headrace.plan.nodes import Zip
+from headrace.plan.joins import Zip
 from headrace.windows import BEGINNING, FOREVER
 
 _SIDES = (0, 1)

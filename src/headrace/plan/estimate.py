@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from headrace.plan.nodes import Filter, GroupBy, Join, Limit, Node, Project, Read
+from headrace.plan.groups import GroupBy
+from headrace.plan.joins import Join
+from headrace.plan.node import Node
+from headrace.plan.order import Limit
+from headrace.plan.rows import Filter, Project
+from headrace.plan.sources import Read
 
 _KEPT = 4
 """A filter is taken to keep one in so many records, and so is a group_by."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from headrace.plan.nodes import Narrow, Node
+from headrace.plan.node import Narrow, Node
 from headrace.plan.stages import Stage, in_order, stages_of
 from headrace.types import type_name
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from headrace.plan.nodes import External, Node, Read, function_name
+from headrace.plan.node import Node, OneInput, function_name
+from headrace.plan.sources import External, Read
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,10 +21,9 @@ class Again(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Repeated(Node):
+class Repeated(OneInput):
     """A step that computes others again and again, until it is enough."""
 
-    input: Node
     until: Callable[..., Any] | None
     at_most: int | None
     report: Callable[[Any], Any] | None
@@ -79,10 +79,6 @@ class Cycle(Repeated):
     """The last state as a table."""
     first: Node | None = None
     """The body with the first state, where it could be made without its input."""
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self.input,)
 
     @property
     def inner(self) -> tuple[Node, ...]:

@@ -15,24 +15,15 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.expressions import col
+from headrace.plan.groups import GroupBy
 from headrace.plan.iteration import rewired
-from headrace.plan.nodes import (
-    EventTime,
-    Explode,
-    Filter,
-    GroupBy,
-    Join,
-    Late,
-    Limit,
-    MaxParallelism,
-    Node,
-    Project,
-    Shuffle,
-    Sort,
-    Union,
-)
+from headrace.plan.joins import Join, Union
+from headrace.plan.node import Node
+from headrace.plan.order import Limit, Sort
+from headrace.plan.partitions import MaxParallelism, Shuffle
 from headrace.plan.prune import columns_of
-from headrace.plan.time import is_bounded, nodes_of
+from headrace.plan.rows import Explode, Filter, Project
+from headrace.plan.time import EventTime, Late, is_bounded, nodes_of
 
 Needs = set[str] | None
 """Names of columns; None for all."""

@@ -8,19 +8,12 @@ from dataclasses import replace
 import pyarrow as pa
 from sqlglot import exp
 
-from headrace.plan.nodes import (
-    Buffered,
-    EventTime,
-    Explode,
-    Filter,
-    LookUp,
-    MapBatches,
-    MapRows,
-    Narrow,
-    Project,
-    Route,
-)
+from headrace.plan.joins import LookUp
+from headrace.plan.node import Narrow
+from headrace.plan.partitions import Buffered
+from headrace.plan.rows import Explode, Filter, MapBatches, MapRows, Project, Route
 from headrace.plan.table_join import TableJoin
+from headrace.plan.time import EventTime
 
 
 def columns_of(trees: Iterable[exp.Expr]) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a scan does with the records of a key, one after the other: the kinds of steps."""
+"""A scan of the records of each key, one after the other, and the kinds of steps it takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.plan.fingerprint import fingerprint
-from headrace.windows import CountWindow
+from headrace.plan.node import Wide
+from headrace.windows import CountWindow, EventClock
 
 if TYPE_CHECKING:
     from headrace.aggregates import Aggregate
@@ -118,3 +119,38 @@ class CountStep:
 
 
 AnyStep = UserStep | RunningStep | ShiftStep | RankStep | OnceStep | CountStep
+
+
+@dataclass(frozen=True, eq=False)
+class Scan(Wide):
+    """A state taken through the records of each key in order; without keys, through all."""
+
+    keys: tuple[str, ...]
+    what: AnyStep
+    clock: EventClock | None = None
+    """Where records have their event time, if they have one."""
+    by_time: bool = False
+    """Whether records are taken by event time, once the watermark has passed it; else as they
+    come."""
+    ttl: int | None = None
+    """After so much event time without a record the state of a key is forgotten."""
+    kept: tuple[str, ...] = ()
+    """The columns of a record that are put before what comes of it."""
+    method: str = "scan"
+
+    @property
+    def name(self) -> str:
+        return self.method
+
+    @property
+    def detail(self) -> str:
+        order = "" if self.by_time or isinstance(self.what, OnceStep) else "in order of arrival"
+        what = " ".join(part for part in (self.what.detail, order) if part)
+        keys = f"by {', '.join(self.keys)}" if self.keys else ""
+        return " ".join(part for part in (what, keys) if part)
+
+    @property
+    def python(self) -> bool:
+        return isinstance(self.what, UserStep) or (
+            isinstance(self.what, CountStep) and self.what.python
+        )

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from headrace.plan.nodes import LookUp, Narrow, Node
+from headrace.plan.joins import LookUp
+from headrace.plan.node import Narrow, Node
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.plan.nodes import Join, Narrow, Node
+from headrace.plan.joins import Join, key_pairs
+from headrace.plan.node import Narrow, Node
 from headrace.windows import show_duration
 
 
@@ -48,9 +49,7 @@ class TableJoin(Narrow):
 
     @property
     def detail(self) -> str:
-        pairs = zip(self.left_on, self.right_on, strict=True)
-        on = ", ".join(a if a == b else f"{a} = {b}" for a, b in pairs)
         again = ", read again when its files change" if self.on_change else ""
         if self.refresh is not None:
             again = f", read again every {show_duration(self.refresh)}"
-        return f"{self.how} with a table on {on}{again}"
+        return f"{self.how} with a table on {key_pairs(self.left_on, self.right_on)}{again}"

@@ -1,39 +1,84 @@
-"""Event time in a plan: where each step's records have it, and whether a plan ever ends."""
+"""Time in a plan: where each step's records have it, in which zone, and whether it ever ends."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from sqlglot import exp
 
 from headrace.errors import NotYet, PlanError
+from headrace.plan.custom import Custom
+from headrace.plan.groups import GroupBy
 from headrace.plan.iteration import Again, Cycle, Held, Iterate
-from headrace.plan.nodes import (
-    Custom,
-    EventTime,
-    Explode,
-    External,
-    Filter,
-    GroupBy,
-    Join,
-    JoinWithin,
-    Late,
-    MapBatches,
-    MapRows,
-    Node,
-    Project,
-    Read,
-    Scan,
-    Union,
-    Zip,
-)
-from headrace.windows import EventClock
+from headrace.plan.joins import Join, JoinWithin, Union, Zip
+from headrace.plan.node import Narrow, Node, function_name, show
+from headrace.plan.rows import Explode, Filter, MapBatches, MapRows, Project
+from headrace.plan.scans import Scan
+from headrace.plan.sources import External, Read
+from headrace.windows import EventClock, show_duration
 
 START, END = "window_start", "window_end"
 """The columns a window's result has beside its keys and aggregates."""
 NUMBER = "window"
 """The same of a count window: which of its key it is, from nought."""
+
+
+@dataclass(frozen=True, eq=False)
+class EventTime(Narrow):
+    """Says which column is the event time, and how watermarks come of it.
+
+    A watermark is the largest time seen less ``delay``, or what ``punctuation`` says, or (with
+    neither) what the source itself sends. To a bounded job on Spark it changes nothing.
+    """
+
+    column: str
+    delay: int | None
+    idle: int | None
+    punctuation: exp.Expr | Callable[..., Any] | None = None
+    ahead: int | None = None
+    """How far ahead of the clock a record may be; one beyond that is set aside as late."""
+    follows_clock: bool = False
+    """Whether the watermark goes on by the clock while every split is silent."""
+    by_clock: bool = False
+    """Whether the column is added: the time at which a record is read; the watermark is the time
+    of day."""
+
+    @property
+    def name(self) -> str:
+        return "processing_time" if self.by_clock else "event_time"
+
+    @property
+    def detail(self) -> str:
+        if self.by_clock:
+            return self.column
+        idle = "" if self.idle is None else f", idle after {show_duration(self.idle)}"
+        idle += ", then by the clock" if self.follows_clock else ""
+        idle += "" if self.ahead is None else f", at most {show_duration(self.ahead)} ahead"
+        if self.punctuation is not None:
+            what = self.punctuation
+            how = show(what) if isinstance(what, exp.Expr) else function_name(what)
+            return f"{self.column}, watermarks from {how}{idle}"
+        if self.delay is None:
+            return f"{self.column}, watermarks from the source{idle}"
+        return f"{self.column}, delay {show_duration(self.delay)}{idle}"
+
+
+@dataclass(frozen=True, eq=False)
+class Late(Node):
+    """The records an ``EventTime`` step found below the watermark it had promised."""
+
+    of: EventTime
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return (self.of,)
+
+    @property
+    def detail(self) -> str:
+        return f"records of step {self.of.step}"
 
 
 def clock_of(node: Node) -> EventClock | None:

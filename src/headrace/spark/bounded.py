@@ -25,24 +25,17 @@ from headrace.kernels.expressions.codes import coded_schema
 from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Input
 from headrace.plan.estimate import estimated_bytes
+from headrace.plan.groups import GroupBy
 from headrace.plan.iteration import Held
-from headrace.plan.nodes import (
-    External,
-    GroupBy,
-    Join,
-    JoinWithin,
-    Late,
-    Limit,
-    MaxParallelism,
-    Narrow,
-    Project,
-    Read,
-    Shuffle,
-    Sort,
-    Union,
-)
+from headrace.plan.joins import Join, JoinWithin, Union
+from headrace.plan.node import Narrow
+from headrace.plan.order import Limit, Sort
+from headrace.plan.partitions import MaxParallelism, Shuffle
 from headrace.plan.prune import prune
+from headrace.plan.rows import Project
+from headrace.plan.sources import External, Read
 from headrace.plan.stages import Stage, in_order, shared_heads
+from headrace.plan.time import Late
 from headrace.spark import parquet
 from headrace.spark.columns import (
     apply_steps,

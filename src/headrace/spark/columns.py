@@ -11,19 +11,14 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from sqlglot import exp
 
 from headrace.errors import PlanError
-from headrace.expressions import to_sql
 from headrace.kernels.expressions import compile_expression
-from headrace.plan.nodes import (
-    Buffered,
-    EventTime,
-    Explode,
-    Filter,
-    GroupBy,
-    LookUp,
-    Narrow,
-    Project,
-    Route,
-)
+from headrace.plan.groups import GroupBy
+from headrace.plan.joins import LookUp
+from headrace.plan.node import Narrow
+from headrace.plan.partitions import Buffered
+from headrace.plan.rows import Explode, Filter, Project, Route
+from headrace.plan.time import EventTime
+from headrace.trees import to_sql
 from headrace.types import normal_schema
 
 SQL_AGGREGATES = {

@@ -23,25 +23,17 @@ from headrace.iteration import Kept, iterates, settled
 from headrace.jobs import Job, Output
 from headrace.plan.explain import ITERATED, LOCK
 from headrace.plan.iteration import Cycle, Held, Iterate
-from headrace.plan.nodes import (
-    Buffered,
-    External,
-    Join,
-    JoinWithin,
-    Late,
-    LookUp,
-    MapRows,
-    Narrow,
-    Node,
-    Read,
-    Scan,
-    Sort,
-    Union,
-)
+from headrace.plan.joins import Join, JoinWithin, LookUp, Union
+from headrace.plan.node import Narrow, Node
 from headrace.plan.optimise import optimised
+from headrace.plan.order import Sort
+from headrace.plan.partitions import Buffered
+from headrace.plan.rows import MapRows
+from headrace.plan.scans import Scan
+from headrace.plan.sources import External, Read
 from headrace.plan.stages import Stage, shared_heads, stages_of
 from headrace.plan.table_join import TableJoin
-from headrace.plan.time import ends, is_bounded, nodes_of, refuse_endless, said_zone, zone_of
+from headrace.plan.time import Late, ends, is_bounded, nodes_of, refuse_endless, said_zone, zone_of
 from headrace.tables import Tables, with_tables
 
 _CARRIED = 1 << 18

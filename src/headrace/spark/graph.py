@@ -21,19 +21,12 @@ from headrace.checkpoints.numbering import feeders_of, inputs_first, keeps_state
 from headrace.errors import PlanError
 from headrace.io.offsets import OffsetSource, replayable
 from headrace.jobs import Output
-from headrace.plan.nodes import (
-    EventTime,
-    External,
-    Late,
-    MaxParallelism,
-    Narrow,
-    Node,
-    Read,
-    Shuffle,
-    Union,
-)
+from headrace.plan.joins import Union
+from headrace.plan.node import Narrow, Node
+from headrace.plan.partitions import MaxParallelism, Shuffle
 from headrace.plan.prune import columns_of
-from headrace.plan.time import refuse_endless
+from headrace.plan.sources import External, Read
+from headrace.plan.time import EventTime, Late, refuse_endless
 from headrace.spark.python.shipping import bare
 
 # Where the records of a branch go

@@ -19,7 +19,7 @@ import pyarrow as pa
 from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Input, Operator, Part, Result, State
 from headrace.operators.stores import MemoryStore
-from headrace.plan.nodes import Node
+from headrace.plan.node import Node
 from headrace.spark.graph import Branch, OperatorFlow
 from headrace.spark.initial import shard_state
 from headrace.spark.pipes import Compiled

@@ -23,7 +23,8 @@ from headrace.kernels.lateness import (
     stamped,
     times_of,
 )
-from headrace.plan.nodes import EventTime, Narrow
+from headrace.plan.node import Narrow
+from headrace.plan.time import EventTime
 from headrace.spark.graph import Branch, SourceFlow, source_columns
 from headrace.spark.offsets import Reading
 from headrace.spark.pipes import Compiled

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from headrace.plan.estimate import estimated_bytes
-from headrace.plan.nodes import Join, Limit, LookUp, Sort, TopK
+from headrace.plan.joins import Join, LookUp
+from headrace.plan.order import Limit, Sort, TopK
 from headrace.plan.stages import Stage
 
 if TYPE_CHECKING:

@@ -15,8 +15,10 @@ import pyarrow as pa
 from headrace.io.files import LOCAL, filesystem
 from headrace.io.parquet import ParquetSource
 from headrace.kernels.expressions import compile_expression
-from headrace.plan.nodes import Explode, Filter, Narrow, Project, Read
+from headrace.plan.node import Narrow
 from headrace.plan.prune import prune
+from headrace.plan.rows import Explode, Filter, Project
+from headrace.plan.sources import Read
 from headrace.plan.stages import Stage
 from headrace.spark.columns import apply_steps, is_plain, quoted, spark_schema
 

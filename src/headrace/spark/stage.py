@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from headrace.kernels.chain import Chain, compile_chain
 from headrace.operators.operator import Input, Operator
-from headrace.plan.nodes import Narrow
+from headrace.plan.node import Narrow
 from headrace.spark.python.compiled import once
 from headrace.spark.python.failures import carrying
 from headrace.spark.python.shipping import Shipped

@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.io.source import Split
 from headrace.operators import operator_of
 from headrace.operators.operator import Input
-from headrace.plan.nodes import Node
+from headrace.plan.node import Node
 from headrace.spark.host import results_of
 from headrace.spark.wire import Batches, received, unpack
 from headrace.types import normal_batch

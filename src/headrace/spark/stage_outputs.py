@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace.io.sink import Sink
 from headrace.operators import operator_of
 from headrace.operators.operator import Input, Operator, Part
-from headrace.plan.nodes import Node
+from headrace.plan.node import Node
 from headrace.spark.pipes import PartialPipe
 from headrace.spark.wire import MESSAGES, Batches, Place, Row, RowSender, gathered, in_batches
 

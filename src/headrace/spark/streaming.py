@@ -18,7 +18,9 @@ from headrace.checkpoints.shape import last_epochs
 from headrace.errors import EngineError, PlanError
 from headrace.io.sink import Sink
 from headrace.jobs import AVAILABLE_NOW, Output
-from headrace.plan.nodes import External, GroupBy, JoinWithin
+from headrace.plan.groups import GroupBy
+from headrace.plan.joins import JoinWithin
+from headrace.plan.sources import External
 from headrace.plan.time import zone_of
 from headrace.spark.checkpoint import known_stream
 from headrace.spark.columns import as_schema, quoted

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.kernels.accumulators.protocol import Numbers
+from headrace.kernels.accumulators.row_lists import RowLists
 from headrace.kernels.expressions.hashing import hash_columns
 from headrace.kernels.expressions.kernel import as_column, numbers, validity
 from headrace.kernels.group import Grouper
@@ -36,12 +37,8 @@ class Kept:
         drop_null: int | None,
     ) -> None:
         self.kinds, self.keep, self.result = kinds, keep, result
-        self.row = (
-            kinds[0]
-            if len(kinds) == 1
-            else pa.struct([pa.field(str(i), k) for i, k in enumerate(kinds)])
-        )
-        self.partial = pa.list_(self.row)
+        self.lists = RowLists(kinds)
+        self.partial = self.lists.type
         self.drop_null = drop_null
         self._finish = finish
         self.chunks: list[tuple[Numbers, list[pa.Array]]] = []
@@ -58,10 +55,7 @@ class Kept:
         self._take(groups, arrays)
 
     def merge(self, groups: Numbers, size: int, column: pa.Array) -> None:
-        offsets = np.asarray(column.offsets)
-        parents = np.repeat(groups, np.diff(offsets))
-        flat = column.values.slice(offsets[0], offsets[-1] - offsets[0])
-        self._take(parents, flat.flatten() if len(self.kinds) > 1 else [flat])
+        self._take(*self.lists.unpacked(groups, column))
 
     def _take(self, groups: Numbers, arrays: list[pa.Array]) -> None:
         if not groups.size:
@@ -88,14 +82,7 @@ class Kept:
 
     def partials(self, size: int) -> pa.Array:
         groups, arrays = self._compact()
-        offsets = np.zeros(size + 1, np.int32)
-        np.cumsum(np.bincount(groups, minlength=size), out=offsets[1:])
-        flat = (
-            arrays[0]
-            if len(arrays) == 1
-            else pa.StructArray.from_arrays(arrays, fields=list(self.row))
-        )
-        return pa.ListArray.from_arrays(as_column(offsets), flat, type=self.partial)
+        return self.lists.packed(groups, size, arrays)
 
     def finish(self, size: int) -> pa.Array:
         return self._finish(self.partials(size))
@@ -224,14 +211,9 @@ class Distinct:
 
     result: pa.DataType = pa.int64()
 
-    def __init__(self, kinds: list[pa.DataType]) -> None:
-        self.kinds = kinds
-        self.row = (
-            kinds[0]
-            if len(kinds) == 1
-            else pa.struct([pa.field(str(i), k) for i, k in enumerate(kinds)])
-        )
-        self.partial = pa.list_(self.row)
+    def __init__(self, kinds: list[pa.DataType], *, structs: bool = False) -> None:
+        self.lists = RowLists(kinds, structs=structs)
+        self.partial = self.lists.type
         self.seen = Grouper([pa.int64(), *kinds])
 
     @property
@@ -252,24 +234,14 @@ class Distinct:
             self.seen.groups([pa.array(groups), *arrays])
 
     def merge(self, groups: Numbers, size: int, column: pa.Array) -> None:
-        offsets = np.asarray(column.offsets)
-        parents = np.repeat(groups, np.diff(offsets))
-        flat = column.values.slice(offsets[0], offsets[-1] - offsets[0])
-        self.update(parents, size, flat.flatten() if len(self.kinds) > 1 else [flat])
+        parents, arrays = self.lists.unpacked(groups, column)
+        self.update(parents, size, arrays)
 
     def partials(self, size: int) -> pa.Array:
         owners, *values = self.seen.keys()
         groups = numbers(owners, np.int64)
         order = by_group(groups)
-        offsets = np.zeros(size + 1, np.int32)
-        np.cumsum(np.bincount(groups, minlength=size), out=offsets[1:])
-        values = [v.take(as_column(order)) for v in values]
-        flat = (
-            values[0]
-            if len(values) == 1
-            else pa.StructArray.from_arrays(values, fields=list(self.row))
-        )
-        return pa.ListArray.from_arrays(as_column(offsets), flat, type=self.partial)
+        return self.lists.packed(groups, size, [v.take(as_column(order)) for v in values])
 
     def finish(self, size: int) -> pa.Array:
         owners = numbers(self.seen.keys()[0], np.int64)
@@ -280,29 +252,15 @@ class DistinctRows(Distinct):
     """Every different row of a group, nulls too, as a list of records."""
 
     def __init__(self, kinds: list[pa.DataType]) -> None:
-        super().__init__(kinds)
-        self.row = pa.struct([pa.field(str(i), k) for i, k in enumerate(kinds)])
-        self.partial = self.result = pa.list_(self.row)
+        super().__init__(kinds, structs=True)
+        self.result = self.partial
 
     def update(self, groups: Numbers, size: int, columns: Sequence[pa.Array]) -> None:
         if groups.size:
             self.seen.groups([pa.array(groups), *columns])
 
-    def merge(self, groups: Numbers, size: int, column: pa.Array) -> None:
-        offsets = np.asarray(column.offsets)
-        flat = column.values.slice(offsets[0], offsets[-1] - offsets[0])
-        self.update(np.repeat(groups, np.diff(offsets)), size, flat.flatten())
-
-    def partials(self, size: int) -> pa.Array:
-        owners, *values = self.seen.keys()
-        groups = numbers(owners, np.int64)
-        order = pa.array(by_group(groups))
-        offsets = np.zeros(size + 1, np.int32)
-        np.cumsum(np.bincount(groups, minlength=size), out=offsets[1:])
-        rows = pa.StructArray.from_arrays([v.take(order) for v in values], fields=list(self.row))
-        return pa.ListArray.from_arrays(as_column(offsets), rows, type=self.partial)
-
-    finish = partials
+    def finish(self, size: int) -> pa.Array:
+        return self.partials(size)
 
 
 def list_field(lists: pa.Array) -> pa.Array:

@@ -18,8 +18,10 @@ from headrace.kernels.expressions import (  # noqa: F401  (each registers what i
     arithmetic,
     casts,
     collections,
+    digests,
     hashing,
     logic,
+    regexes,
     strings,
     times,
 )

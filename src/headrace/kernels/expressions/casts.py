@@ -256,16 +256,21 @@ def _float_integer(array: pa.Array, to: pa.DataType, strict: bool) -> pa.Array:
     # A bigint's upper edge is not a double: Spark takes 2^63 itself as the largest bigint.
     top = cut <= edge if to.bit_width == 64 else cut < edge
     good = (cut >= -edge) & top
-    valid = validity(array)
-    bad = ~good & valid if valid.size else ~good
-    if bad.any():
-        if strict:
-            raise _refuse(float(values[bad][0]), to)
-        valid = good & valid if valid.size else good
+    valid = _valid_where(good, values, validity(array), to, strict)
     high = cut >= edge
     whole = np.where(good & ~high, cut, 0).astype(np.int64)
     whole[high & good] = (1 << (to.bit_width - 1)) - 1
     return from_numbers(whole, valid, to)
+
+
+def _valid_where(good: Any, values: Any, valid: Any, to: pa.DataType, strict: bool) -> Any:
+    """Which values there are once those that do not fit are null, or refused."""
+    bad = ~good & valid if valid.size else ~good
+    if not bad.any():
+        return valid
+    if strict:
+        raise _refuse(float(values[bad][0]), to)
+    return good & valid if valid.size else good
 
 
 def _seconds_time(array: pa.Array, to: pa.DataType) -> pa.Array:
@@ -285,12 +290,7 @@ def _float_time(array: pa.Array, to: pa.DataType, strict: bool) -> pa.Array:
     values = numbers(array, f"f{array.type.bit_width // 8}").astype(np.float64)
     with np.errstate(over="ignore"):
         good = np.isfinite(values) & (np.abs(values * 1e6) < 2.0**63)
-    valid = validity(array)
-    bad = ~good & valid if valid.size else ~good
-    if bad.any():
-        if strict:
-            raise _refuse(float(values[bad][0]), to)
-        valid = good & valid if valid.size else good
+    valid = _valid_where(good, values, validity(array), to, strict)
     micros = np.trunc(np.where(good, values, 0) * 1_000_000).astype(np.int64)
     return from_numbers(micros, valid, pa.int64()).cast(to)
 

@@ -13,8 +13,15 @@ from headrace.kernels.scans.shift import LagSteps, LeadSteps
 from headrace.kernels.scans.steps import Records, Steps
 from headrace.kernels.scans.user import UserSteps
 from headrace.plan.explain import LOCK
-from headrace.plan.nodes import Scan
-from headrace.plan.scans import CountStep, OnceStep, RankStep, RunningStep, ShiftStep, UserStep
+from headrace.plan.scans import (
+    CountStep,
+    OnceStep,
+    RankStep,
+    RunningStep,
+    Scan,
+    ShiftStep,
+    UserStep,
+)
 
 __all__ = ["Records", "Steps", "not_compiled", "scan_place", "steps_of"]
 

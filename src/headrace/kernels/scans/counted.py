@@ -26,8 +26,8 @@ from headrace.kernels.scans.kept import KeptColumn, Taken, kept_column
 from headrace.kernels.scans.slices import of_slices
 from headrace.kernels.scans.steps import Records, Steps, grown
 from headrace.kernels.window import event_times
-from headrace.plan.nodes import Scan, show
-from headrace.plan.scans import CountStep
+from headrace.plan.node import show
+from headrace.plan.scans import CountStep, Scan
 from headrace.windows import FOREVER
 
 _MOST = 1 << 20

@@ -10,8 +10,7 @@ import pyarrow as pa
 from headrace.kernels.expressions.kernel import as_column, numbers
 from headrace.kernels.native import scans
 from headrace.kernels.scans.steps import Records, Steps, grown
-from headrace.plan.nodes import Scan
-from headrace.plan.scans import RankStep
+from headrace.plan.scans import RankStep, Scan
 from headrace.windows import BEGINNING
 
 

@@ -18,8 +18,7 @@ from headrace.kernels.expressions.kernel import as_column, numbers, validity
 from headrace.kernels.group import is_fixed
 from headrace.kernels.native import scans
 from headrace.kernels.scans.steps import Records, Steps, grown
-from headrace.plan.nodes import Scan
-from headrace.plan.scans import RunningStep
+from headrace.plan.scans import RunningStep, Scan
 from headrace.types import type_name
 
 KINDS = ("count", "sum", "mean", "min", "max")

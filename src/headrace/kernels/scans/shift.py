@@ -10,8 +10,7 @@ import pyarrow as pa
 from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.scans.steps import Records, Steps, by_slot
 from headrace.kernels.window import event_times
-from headrace.plan.nodes import Scan
-from headrace.plan.scans import ShiftStep
+from headrace.plan.scans import Scan, ShiftStep
 from headrace.windows import FOREVER
 
 

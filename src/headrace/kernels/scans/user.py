@@ -19,8 +19,7 @@ from headrace.kernels.expressions.kernel import as_column, numbers
 from headrace.kernels.rows import failure, pack_rows, rows_of
 from headrace.kernels.scans.compiled import CompiledStep, FailedAt, compiled_step, packed_dtype
 from headrace.kernels.scans.steps import Records, Steps, by_slot
-from headrace.plan.nodes import Scan
-from headrace.plan.scans import UserStep
+from headrace.plan.scans import Scan, UserStep
 from headrace.windows import FOREVER, duration, micros_of
 
 

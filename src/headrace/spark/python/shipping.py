@@ -35,7 +35,7 @@ def by_value(thing: Any) -> bytes:
 
 def _why_not(thing: Any, error: Exception) -> str:
     """Which step cannot be sent to a worker, and for which of its variables."""
-    from headrace.plan.nodes import function_name
+    from headrace.plan.node import function_name
 
     reason = f"{type(error).__name__}: {error}"
     for step in _steps(thing):

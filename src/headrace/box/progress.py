@@ -1,0 +1,89 @@
+"""What a run tells of itself."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from headrace.box.host import Hosted
+from headrace.jobs import Progress, SourceProgress, StageProgress
+
+if TYPE_CHECKING:
+    from headrace.box.run import Run
+
+
+class Reports:
+    """How far a run is, and how fast it was since it was asked last."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._last: tuple[float, int, int] = (0.0, 0, 0)
+        self._rates: tuple[float, ...] = ()
+
+    def begin(self, now: float) -> None:
+        """The run has started."""
+        self._last = (now, 0, 0)
+
+    def progress(self) -> Progress:
+        """How far it is, and how fast."""
+        run = self.run
+        with run.cascade.lock:
+            end = run.finished_at or time.perf_counter()
+            records = sum(i.records for i in run.ingresses)
+            out = sum(v.records for v in run.sinks)
+            then, before, out_before = self._last
+            span = end - then
+            if span >= 0.2 or not self._rates:
+                self._last = (end, records, out)
+                span = max(span, 1e-9)
+                self._rates = ((records - before) / span, (out - out_before) / span)
+            delays = np.array([d for _, d in run.delays])
+            p50, p99 = (
+                (float(np.percentile(delays, q)) for q in (50, 99)) if delays.size else (None, None)
+            )
+            seconds = end - run.started
+            return Progress(
+                seconds=seconds,
+                records_in=records,
+                records_out=out,
+                rate_in=self._rates[0] if not run.over else records / max(seconds, 1e-9),
+                rate_out=self._rates[1] if not run.over else out / max(seconds, 1e-9),
+                sources=tuple(
+                    SourceProgress(
+                        name=i.name,
+                        records=i.records,
+                        late=i.late.count,
+                        ahead=i.late.ahead,
+                        waits=i.promises.waits,
+                        watermark=i.promises.promised if i.event is not None else None,
+                        idle=i.promises.idle,
+                        ended=i.ended,
+                    )
+                    for i in run.ingresses
+                ),
+                stages=tuple(
+                    StageProgress(
+                        name=v.name,
+                        records_in=v.records,
+                        records_out=0 if not v.outputs else v.emitted,
+                        bundles=v.bundles,
+                        busy=v.busy,
+                        watermark=v.watermark,
+                        state_bytes=int(v.transform.nbytes) if v.outputs else 0,
+                        keys=v.transform.keys_held if isinstance(v.transform, Hosted) else 0,
+                    )
+                    for v in run.cascade.vertices
+                ),
+                watermark=run.delivered,
+                delay_p50=p50,
+                delay_p99=p99,
+                bundles_in_flight=run.cascade.in_flight,
+                bytes_in_flight=run.cascade.bytes,
+                late=sum(i.late.count for i in run.ingresses),
+                bad=sum(i.bad for i in run.ingresses),
+                notes=(*(note for i in run.ingresses for note in i.notes), *run.tables.notes),
+                running=not run.over,
+                error=None if run.error is None else str(run.error),
+            )
