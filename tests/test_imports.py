@@ -13,10 +13,10 @@ import headrace
 
 ROOT = Path(headrace.__file__).parent
 
-API = {
+API = (
     "stream", "steps", "building", "joining", "timing", "sorting", "scanning", "routing",
     "iterating", "collecting", "writing", "keyed", "starting",
-}  # fmt: skip
+)  # fmt: skip
 """The methods of a stream, and what they share."""
 
 NEVER = {
