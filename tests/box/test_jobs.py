@@ -329,3 +329,50 @@ def test_ctrl_c_drains():
     out, _ = process.communicate(timeout=PATIENCE)
     assert "drained" in out
     assert process.returncode == 0
+
+
+class Burst:
+    """An unbounded source: a batch, and once it is being processed many more at once."""
+
+    schema = pa.schema([("n", pa.int64())])
+    bounded = False
+
+    def __init__(self, batches, size):
+        self.batches, self.size = batches, size
+        self.begun = threading.Event()
+
+    def splits(self, parallelism):
+        return [self]
+
+    def read(self, columns):
+        for batch in range(self.batches):
+            if batch == 1:
+                assert self.begun.wait(PATIENCE)
+            yield pa.record_batch(
+                {"n": pa.array(range(batch * self.size, (batch + 1) * self.size))}
+            )
+
+
+def test_what_comes_while_all_are_busy_is_put_together():
+    """So that a box which small batches keep from catching up has fewer of them to process."""
+    source, sizes, go_on = Burst(21, 2000), [], threading.Event()
+    found: list[int] = []
+
+    def seen(batch):
+        sizes.append(batch.num_rows)
+        source.begun.set()
+        if len(sizes) == 1:
+            assert go_on.wait(PATIENCE)
+        return batch
+
+    stream = hr.from_source(source).map_batches(seen, schema={"n": "bigint"})
+    box = hr.Box(workers=1, processes=0)
+    job = stream.start(on=box, to=lambda batch: found.extend(batch.column("n").to_pylist()))
+    until(lambda: job.progress().records_in >= 40_000)
+    go_on.set()
+    until(lambda: len(found) == 42_000)
+    job.stop()
+    assert found == list(range(42_000))
+    assert sizes[0] == 2000
+    assert max(sizes) > 4000
+    assert len(sizes) < 15

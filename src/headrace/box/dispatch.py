@@ -92,6 +92,9 @@ class Dispatch:
             work = cutting.flush()
             if work is not None or cutting.is_flushing:
                 return work
+        else:
+            for ingress in self.run.ingresses:
+                ingress.hand_over()
         return self._reading() if self._may_read_on() or self.active == 0 else None
 
     def _may_read_on(self) -> bool:

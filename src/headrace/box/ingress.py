@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -272,10 +272,28 @@ class Ingress:
         if not reader.pending:
             reader.waiting_since = now
         reader.pending.extend(arrived)
-        # What is large enough goes on at once; only small batches wait to be put together.
-        rows = sum(each.records for each in reader.pending)
-        if rows >= min(LEAST, self.pace.rows()) or now - reader.waiting_since >= self.flush:
+        is_overdue = now - reader.waiting_since >= self.flush
+        if is_overdue or self._rows_waiting(reader) >= self._enough():
             self.send_on(reader)
+
+    @staticmethod
+    def _rows_waiting(reader: Reader) -> int:
+        return sum(each.records for each in reader.pending)
+
+    def _enough(self) -> int:
+        """The records that need not wait for more of them.
+
+        Few, for only small batches are worth putting together; but where all evaluators have
+        something to do, a whole bundle, which takes them less time than many small ones.
+        """
+        rows = self.pace.rows()
+        return rows if self.cascade.unclaimed >= self.pace.workers else min(LEAST, rows)
+
+    def hand_over(self) -> None:
+        """An evaluator has nothing to do: what waited for more need not. The lock is held."""
+        for reader in self.readers:
+            if reader.pending and self._rows_waiting(reader) >= min(LEAST, self.pace.rows()):
+                self.send_on(reader)
 
     def send_on(self, reader: Reader) -> None:
         """Send on what waits of a split. The lock is held."""
@@ -380,7 +398,7 @@ class Ingress:
         batches = [batch for batch in batches if batch.num_rows]
         if len(batches) > 1 and min(b.num_rows for b in batches) < min(LEAST, rows):
             batches = [pa.concat_batches(batches)]
-        for batch in batches:
+        for batch in _put_together(batches, rows):
             size = -(-batch.num_rows // max(1, round(batch.num_rows / rows)))
             nbytes = int(self.width * size)
             for start in range(0, batch.num_rows, size):
@@ -391,3 +409,15 @@ class Ingress:
         order = (input_number(self.number, reader.number), reader.sequence)
         reader.sequence += 1
         self.epochs.put(parts, order, nbytes)
+
+
+def _put_together(batches: list[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Batches as larger ones, of no more than so many records where they have fewer."""
+    group: list[pa.RecordBatch] = []
+    for batch in batches:
+        if group and sum(each.num_rows for each in group) + batch.num_rows > rows:
+            yield pa.concat_batches(group) if len(group) > 1 else group[0]
+            group = []
+        group.append(batch)
+    if group:
+        yield pa.concat_batches(group) if len(group) > 1 else group[0]
