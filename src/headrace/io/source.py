@@ -46,6 +46,7 @@ from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
+from sqlglot import exp
 
 from headrace.errors import PlanError
 from headrace.windows import micros_of
@@ -107,10 +108,19 @@ class Source(ABC):
     """About how many bytes it reads; 0 if it does not say."""
     coded: Any = frozenset()
     """Text columns that its splits can give coded, as Arrow's dictionaries."""
+    conditions: Any = ()
+    """What all records meet that its splits give."""
 
     @abstractmethod
     def splits(self, parallelism: int) -> Sequence[Split]:
         """The parts to read, in input order; about a multiple of ``parallelism`` if it can."""
+
+    def filtered(self, condition: exp.Expr, zone: str) -> Source | None:
+        """The source with one more of its ``conditions``, or None if it cannot decide that.
+
+        Only what cannot fail, and only where that is faster than a step after it.
+        """
+        return None
 
     def errors(self) -> Source | None:
         """A source of its bad records (columns ``ERRORS``), or None if it does not keep them."""
