@@ -50,6 +50,7 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.optimise import optimised
+from headrace.plan.pushdown import decided
 from headrace.plan.stages import Stage, stages_of
 from headrace.plan.table_join import TableJoin
 from headrace.plan.time import ends, refuse_endless
@@ -269,6 +270,8 @@ class Box:
         head = stage.head
         if isinstance(head, (Read, External)):
             place = "ingress" if self.buffer is None else f"ingress, {self.buffer!r}"
+            what = decided(head)
+            place += f"; only records with {what}" if what else ""
         elif isinstance(head, Late):
             place = "the ingress's late side"
         elif isinstance(head, (Iterate, Cycle)):

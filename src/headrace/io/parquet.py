@@ -14,7 +14,7 @@ from headrace.errors import BadRecord, PlanError
 from headrace.io.files import File, describe_files, filesystem, find_files, split_size
 from headrace.io.filesink import FileSink
 from headrace.io.parquet_pages import Damaged, read_here
-from headrace.io.parquet_scan import Condition, Scan
+from headrace.io.parquet_scan import Scan, conditions_of
 from headrace.io.source import BUNDLE_ROWS, Source, Split
 from headrace.kernels.expressions import compile_expression
 from headrace.plan.prune import columns_of
@@ -233,7 +233,7 @@ class ParquetSplit(Split):
 
     def _scan(self, parquet: Any, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The records that meet the conditions."""
-        conditions = [Condition(tree, self.schema, self.zone) for tree in self.conditions]
+        conditions = conditions_of(self.conditions, self.schema, self.zone)
         with _bytes_of(self.file) as file:
             yield from Scan(parquet, file, wanted, conditions).read(self.groups)
 

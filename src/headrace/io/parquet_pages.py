@@ -99,9 +99,7 @@ class Buffers:
         return array
 
 
-def open_chunk(
-    file: Any, meta: Any, stored: Stored, rows: int, buffers: Buffers
-) -> Chunk | None:
+def open_chunk(file: Any, meta: Any, stored: Stored, rows: int, buffers: Buffers) -> Chunk | None:
     """The column of a row group, by what its metadata says; or None."""
     _, optional, kind = stored
     codec = meta.compression

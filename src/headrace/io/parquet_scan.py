@@ -25,6 +25,17 @@ _SLAB = 4 * BUNDLE_ROWS
 """The rows of a group that are decided on together, where only some of them are given."""
 
 
+def conditions_of(trees: Sequence[exp.Expr], schema: pa.Schema, zone: str) -> list[Condition]:
+    """Conditions ready to run: those of the same columns as one."""
+    together: dict[frozenset[str], exp.Expr] = {}
+    for tree in trees:
+        names = frozenset(columns_of([tree]))
+        known = together.get(names)
+        both = tree if known is None else exp.And(this=known.copy(), expression=tree.copy())
+        together[names] = both
+    return [Condition(tree, schema, zone) for tree in together.values()]
+
+
 class Condition:
     """What records must meet: called with columns, it says 1 or 0 for each row."""
 
@@ -93,12 +104,16 @@ class Scan:
                 met = condition(*group.take(condition.names, start, stop, some))
                 kept[rows - start] = met
                 rows = rows[met.view(np.bool_)]
+        if rows is None and np.count_nonzero(kept.view(np.bool_)) == stop - start:
+            return None
         rows = _rows(kept, start) if rows is None else rows
         return None if rows.size == stop - start else rows
 
 
 def _rows(kept: Numbers, start: int) -> Numbers:
-    return np.flatnonzero(kept.view(np.bool_)) + start
+    rows = np.flatnonzero(kept.view(np.bool_))
+    rows += start
+    return rows
 
 
 class _Group:

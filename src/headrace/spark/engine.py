@@ -39,6 +39,7 @@ from headrace.plan.nodes import (
     Union,
 )
 from headrace.plan.optimise import optimised
+from headrace.plan.pushdown import decided
 from headrace.plan.stages import Stage, shared_heads, stages_of
 from headrace.plan.table_join import TableJoin
 from headrace.plan.time import ends, is_bounded, nodes_of, refuse_endless, said_zone, zone_of
@@ -242,9 +243,9 @@ class Spark:
         if isinstance(head, Late):
             places = ["nothing is late to a job that sees all records at once"]
         elif isinstance(head, Read) and any(map(_takes_rows, readers)) and reads_itself(stage):
-            places, rows = ["read by Spark"], True
+            places, rows = [f"read by Spark{_decided(head)}"], True
         elif isinstance(head, Read):
-            places = ["read in the Python worker"]
+            places = [f"read in the Python worker{_decided(head)}"]
         elif isinstance(head, External):
             places = ["Spark DataFrame"]
         elif isinstance(head, (Iterate, Cycle)):
@@ -314,6 +315,11 @@ def _step_place(step: Narrow) -> str:
 
         return row_place(step)
     return LOCK if step.python else "kernel"
+
+
+def _decided(head: Node) -> str:
+    what = decided(head)
+    return f"; only records with {what}" if what else ""
 
 
 def _takes_rows(stage: Stage) -> bool:

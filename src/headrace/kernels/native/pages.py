@@ -75,7 +75,7 @@ def _skipped(data: Any, at: int, kind: int) -> int:
             at += 8
         elif kind == _BINARY:
             length, at = _varint(data, at)
-            at = at + length if 0 <= at and length <= data.size - at else -1
+            at = at + length if at >= 0 and length <= data.size - at else -1
         elif kind > _BOOLEANS:
             return -1
         while at >= 0 and depth > 0:
