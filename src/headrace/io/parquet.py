@@ -15,10 +15,10 @@ from headrace.io.files import File, describe_files, filesystem, find_files, spli
 from headrace.io.filesink import FileSink
 from headrace.io.parquet_pages import Damaged, read_here
 from headrace.io.parquet_scan import Scan, conditions_of
-from headrace.io.source import BUNDLE_ROWS, Source, Split
+from headrace.io.source import Source, Split
 from headrace.kernels.expressions import compile_expression
 from headrace.plan.prune import columns_of
-from headrace.types import CODED, chosen, normal_batch, normal_schema
+from headrace.types import CODED, chosen, normal_schema
 
 
 @dataclass(frozen=True)
@@ -181,15 +181,6 @@ def _is_common(kind: pa.DataType, times: bool) -> bool:
     )  # fmt: skip
 
 
-def _has_words_inside(kind: pa.DataType, inside: bool = False) -> bool:
-    """Whether a list or a struct holds a dictionary: Arrow reads those of one group at a time."""
-    if pa.types.is_dictionary(kind):
-        return inside
-    if not pa.types.is_nested(kind):
-        return False
-    return any(_has_words_inside(kind.field(i).type, True) for i in range(kind.num_fields))
-
-
 @dataclass(frozen=True)
 class ParquetSplit(Split):
     """Some row groups of one file."""
@@ -215,27 +206,11 @@ class ParquetSplit(Split):
         coded = [name for name in self.coded if name in fields.names]
         wanted = pa.schema([pa.field(f.name, CODED) if f.name in coded else f for f in fields])
         try:
-            with _open(self.file, coded) as parquet:
-                if self.conditions:
-                    yield from self._scan(parquet, wanted)
-                    return
-                apart = any(map(_has_words_inside, parquet.schema_arrow.types))
-                for groups in [[g] for g in self.groups] if apart else [list(self.groups)]:
-                    for batch in parquet.iter_batches(
-                        batch_size=BUNDLE_ROWS,
-                        row_groups=groups,
-                        columns=wanted.names,
-                        use_threads=False,
-                    ):
-                        yield normal_batch(batch, wanted)
+            with _open(self.file, coded) as parquet, _bytes_of(self.file) as file:
+                conditions = conditions_of(self.conditions, self.schema, self.zone)
+                yield from Scan(parquet, file, wanted, conditions).read(self.groups)
         except (pa.ArrowException, OSError, Damaged) as error:
             raise BadRecord(f"{self.file.path} cannot be read: {error}") from None
-
-    def _scan(self, parquet: Any, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The records that meet the conditions."""
-        conditions = conditions_of(self.conditions, self.schema, self.zone)
-        with _bytes_of(self.file) as file:
-            yield from Scan(parquet, file, wanted, conditions).read(self.groups)
 
 
 class ParquetSink(FileSink):

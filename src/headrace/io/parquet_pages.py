@@ -105,14 +105,16 @@ def open_chunk(file: Any, meta: Any, stored: Stored, rows: int, buffers: Buffers
     codec = meta.compression
     if meta.file_path or codec not in ("UNCOMPRESSED", "SNAPPY", *_CODECS):
         return None
+    text = pa.types.is_string(kind)
+    if text and not (meta.has_dictionary_page and meta.total_uncompressed_size <= 8 * rows):
+        return None  # most of it will not be codes
     size = meta.total_compressed_size
     data = buffers.get("data", size)[:size]
     first = meta.dictionary_page_offset
     file.seek(meta.data_page_offset if first is None else min(first, meta.data_page_offset))
     if file.readinto(data) < size:
         return None
-    text, packed = pa.types.is_string(kind), codec != "UNCOMPRESSED"
-    most = 64
+    most, packed = 64, codec != "UNCOMPRESSED"
     while True:
         table, starts = np.empty((most, 7), np.int64), np.empty(most + 1, np.int64)
         pages = native.page_table(data, packed, optional, text, table, starts)
@@ -150,7 +152,7 @@ class Chunk:
         self.decoded = np.zeros(len(self.table), np.bool_)
         """Which of them are decoded."""
         self.nulls = False
-        self.codes, self.values, self.valid = _WORDS, _BYTES, _BYTES
+        self.codes, self.values, self.valid = _WORDS, np.empty(0, self.lane), _BYTES
         """What the rows of the window hold: codes, or values where pages have no codes."""
         plain = [encoding == PLAIN for encoding in self.table[:, ENCODING].tolist()]
         edges = [i for i in range(1, len(plain)) if plain[i] != plain[i - 1]]
@@ -173,7 +175,7 @@ class Chunk:
             part = kept[low - start : high - start]
             if plain:
                 valid = self.valid[low - first : high - first] if self.nulls else None
-                values = self.values.view(self.lane)[low - first : high - first]
+                values = self.values[low - first : high - first]
                 part &= test(_array(self.kind, values, valid))
             else:
                 native.mark(self.codes[low - first : high - first], self._passing(test), part)
@@ -188,7 +190,7 @@ class Chunk:
         # Of Arrow's pool, which does not give memory back and fetch it again for each bundle.
         out = np.frombuffer(pa.allocate_buffer(count * self.lane.itemsize), self.lane)
         for low, high, plain in self._runs(start, stop):
-            stored: Numbers = self.values.view(self.lane) if plain else self.codes
+            stored: Numbers = self.values if plain else self.codes
             known = None if plain or self.text else self._dictionary()
             if rows is None:
                 part, some = stored[low - first : high - first], out[low - start : high - start]
@@ -240,7 +242,7 @@ class Chunk:
     def _decode_pages(self, wanted: Numbers, first: int) -> int:
         more = (
             first, self.codec == "SNAPPY", self.optional, self.size, self.lane.itemsize,
-            self.scratch, self.numbers, self.codes, self.values, self.valid,
+            self.scratch, self.numbers, self.codes, self.values.view(np.uint8), self.valid,
         )  # fmt: skip
         if self.codec not in _CODECS:
             return int(native.decode(self.data, self.table, self.starts, wanted, *more))
@@ -260,15 +262,15 @@ class Chunk:
         size, count = int(self.starts[high] - self.starts[low]), int(self.table[low, VALUES])
         held = bool(self.low <= low < self.high and self.decoded[low])
         begin = int(self.starts[low] - self.starts[self.low])
-        plain, width = any(plain for _, _, plain in self.runs), self.lane.itemsize
+        plain = any(plain for _, _, plain in self.runs)
         before = self.codes, self.values, self.valid
         self.codes = self.buffers.get("codes", size, np.int32)
-        self.values = self.buffers.get("values", size * width if plain else 0)
+        self.values = self.buffers.get("values", size if plain else 0, self.lane)
         self.valid = self.buffers.get("valid", size if self.optional else 0)
         if held:
             self.codes[:count] = before[0][begin : begin + count]
             if plain:
-                self.values[: count * width] = before[1][begin * width : (begin + count) * width]
+                self.values[:count] = before[1][begin : begin + count]
             if self.optional:
                 self.valid[:count] = before[2][begin : begin + count]
         self.decoded[:] = False

@@ -1,4 +1,4 @@
-"""Records of a Parquet file that meet some conditions, and no more of it decoded than that takes.
+"""Records of a Parquet file, those that meet some conditions, and no more of it decoded than that.
 
 Row groups whose statistics rule a condition out are not read. Of the others conditions are decided
 first, and only the rows that are left are decoded of the columns that somebody asked for.
@@ -21,8 +21,8 @@ from headrace.kernels.expressions.kernel import as_column
 from headrace.plan.prune import columns_of
 from headrace.types import normal_batch
 
-_SLAB = 4 * BUNDLE_ROWS
-"""The rows of a group that are decided on together, where only some of them are given."""
+_SLAB, _SLAB_BYTES = 4 * BUNDLE_ROWS, 32 << 20
+"""The rows of a group that are decoded together, and about the bytes of them at most."""
 
 
 def conditions_of(trees: Sequence[exp.Expr], schema: pa.Schema, zone: str) -> list[Condition]:
@@ -56,16 +56,22 @@ class Scan:
     """Reads row groups of one file, opened as ``parquet`` and, for its bytes, as ``file``."""
 
     def __init__(
-        self, parquet: Any, file: Any, wanted: pa.Schema, conditions: Sequence[Condition]
+        self,
+        parquet: Any,
+        file: Any,
+        wanted: pa.Schema,
+        conditions: Sequence[Condition],
+        slab: int | None = None,
     ) -> None:
         self.parquet, self.file, self.wanted = parquet, file, wanted
         # What is decided by codes leaves fewer rows to compare columns on.
         self.conditions = sorted(conditions, key=lambda condition: len(condition.names) > 1)
-        self.slab = _SLAB if conditions else BUNDLE_ROWS
         self.here = read_here(parquet)
         self.buffers: dict[str, Buffers] = {}
         names = [*wanted.names, *(n for c in self.conditions for n in c.names)]
         self.names = list(dict.fromkeys(names))
+        rows = _SLAB_BYTES // (8 * len(self.names))
+        self.slab = slab or max(BUNDLE_ROWS, min(_SLAB, rows))
 
     def read(self, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """The records of some row groups, in order."""
@@ -155,7 +161,10 @@ class _Group:
 
 
 class _Rest:
-    """Columns of a row group as Arrow reads them, from its first row on."""
+    """Columns of a row group as Arrow reads them, from its first row on.
+
+    Of one group at a time, for Arrow reads a dictionary within a list or a struct only so.
+    """
 
     def __init__(self, parquet: Any, group: int, names: list[str], slab: int) -> None:
         self.batches: Iterator[pa.RecordBatch] = parquet.iter_batches(
