@@ -329,8 +329,8 @@ def _codec(name: str) -> Any:
 
 def _texts(data: Numbers, count: int) -> pa.Array:
     """A dictionary of texts."""
-    offsets = np.empty(count + 1, np.int32)
-    total = native.text_offsets(data, offsets)
+    offsets = np.empty(count + 1 if 4 * count <= data.size else 0, np.int32)
+    total = native.text_offsets(data, offsets) if offsets.size else -1
     if total < 0:
         raise Damaged("a dictionary ends too early")
     texts = np.empty(total, np.uint8)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
-from headrace.io.parquet_pages import Buffers, Chunk, Numbers, open_chunk, read_here
+from headrace.io.parquet_pages import Buffers, Chunk, Damaged, Numbers, open_chunk, read_here
 from headrace.io.parquet_statistics import Bounds, may_hold
 from headrace.io.source import BUNDLE_ROWS
 from headrace.kernels.expressions import compile_expression, evaluate
@@ -177,8 +177,11 @@ class _Rest:
     def between(self, start: int, stop: int) -> pa.RecordBatch:
         """The records from row ``start``, or a later one than before, to row ``stop``."""
         while self.end < stop:
-            self.held.append(next(self.batches))
-            self.end += self.held[-1].num_rows
+            batch = next(self.batches, None)
+            if batch is None:
+                raise Damaged("a column has fewer rows than its row group")
+            self.held.append(batch)
+            self.end += batch.num_rows
         while self.held and self.first + self.held[0].num_rows <= start:
             self.first += self.held.pop(0).num_rows
         if len(self.held) > 1:
