@@ -13,7 +13,7 @@ from sqlglot import exp
 from headrace.errors import BadRecord, PlanError
 from headrace.io.files import File, describe_files, filesystem, find_files, split_size
 from headrace.io.filesink import FileSink
-from headrace.io.parquet_pages import Damaged, read_here
+from headrace.io.parquet_pages import Damaged, is_text, read_here
 from headrace.io.parquet_scan import Scan, conditions_of
 from headrace.io.source import Source, Split
 from headrace.kernels.expressions import compile_expression
@@ -152,7 +152,7 @@ def _coded_columns(parquet: Any) -> frozenset[str]:
     return frozenset(
         field.name
         for field in schema
-        if pa.types.is_string(field.type)
+        if is_text(field.type)
         and (chunk := chunks.get(field.name)) is not None
         and chunk.has_dictionary_page
         and chunk.total_uncompressed_size <= 2 * chunk.num_values

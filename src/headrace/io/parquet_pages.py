@@ -40,7 +40,7 @@ _PHYSICAL: dict[str, Callable[[pa.DataType], Any]] = {
     "INT64": lambda kind: kind.equals(pa.int64()) or pa.types.is_timestamp(kind),
     "FLOAT": pa.types.is_float32,
     "DOUBLE": pa.types.is_float64,
-    "BYTE_ARRAY": pa.types.is_string,
+    "BYTE_ARRAY": lambda kind: is_text(kind),
 }
 """The types of columns that are stored as they are in memory, by how Parquet calls them."""
 
@@ -73,8 +73,15 @@ def read_here(parquet: Any) -> dict[str, Stored]:
             and stored.max_definition_level <= 1
             and _is_same(given.type, plain.type)
         ):
-            found[plain.name] = place, stored.max_definition_level == 1, plain.type
+            kind = pa.string() if is_text(plain.type) else plain.type
+            found[plain.name] = place, stored.max_definition_level == 1, kind
     return found
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether it is text, however Arrow would hold it."""
+    t = pa.types
+    return bool(t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind))
 
 
 def _is_same(given: pa.DataType, stored: pa.DataType) -> bool:
