@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from sqlglot import exp
 
 from headrace.errors import BadRecord, PlanError
 from headrace.io.files import File, describe_files, filesystem, find_files, split_size
 from headrace.io.filesink import FileSink
-from headrace.io.parquet_pages import Damaged, is_text, read_here
-from headrace.io.parquet_scan import Scan, conditions_of
+from headrace.io.parquet_columns import Damaged, is_text, paged_columns
 from headrace.io.source import Source, Split
-from headrace.kernels.expressions import compile_expression
-from headrace.plan.prune import columns_of
 from headrace.types import CODED, chosen, normal_schema
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 
 @dataclass(frozen=True)
@@ -95,6 +94,9 @@ class ParquetSource(Source):
         return splits
 
     def filtered(self, condition: exp.Expr, zone: str) -> ParquetSource | None:
+        from headrace.kernels.expressions import compile_expression
+        from headrace.plan.prune import columns_of
+
         names = columns_of([condition])
         if not names or not names <= self.decided:
             return None
@@ -163,7 +165,7 @@ def _decided_columns(parquet: Any, coded: frozenset[str]) -> frozenset[str]:
     """The columns whose conditions are decided on pages as they are stored."""
     return frozenset(
         name
-        for name, (_, _, kind) in read_here(parquet).items()
+        for name, (_, _, kind) in paged_columns(parquet).items()
         if name in coded or not pa.types.is_string(kind)
     )
 
@@ -202,6 +204,8 @@ class ParquetSplit(Split):
         return replace(self, coded=tuple(sorted(names)))
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        from headrace.io.parquet_scan import Scan, conditions_of
+
         fields = chosen(self.schema, columns)
         coded = [name for name in self.coded if name in fields.names]
         wanted = pa.schema([pa.field(f.name, CODED) if f.name in coded else f for f in fields])

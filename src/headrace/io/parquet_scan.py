@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
-from headrace.io.parquet_pages import Buffers, Chunk, Damaged, Numbers, open_chunk, read_here
+from headrace.io.parquet_columns import Damaged, paged_columns
+from headrace.io.parquet_pages import Buffers, Chunk, Numbers, open_chunk
 from headrace.io.parquet_statistics import Bounds, may_hold
 from headrace.io.source import BUNDLE_ROWS
 from headrace.kernels.expressions import compile_expression, evaluate
@@ -66,7 +67,7 @@ class Scan:
         self.parquet, self.file, self.wanted = parquet, file, wanted
         # What is decided by codes leaves fewer rows to compare columns on.
         self.conditions = sorted(conditions, key=lambda condition: len(condition.names) > 1)
-        self.here = read_here(parquet)
+        self.paged = paged_columns(parquet)
         self.buffers: dict[str, Buffers] = {}
         names = [*wanted.names, *(n for c in self.conditions for n in c.names)]
         self.names = list(dict.fromkeys(names))
@@ -77,7 +78,7 @@ class Scan:
         """The records of some row groups, in order."""
         for group in groups:
             meta = self.parquet.metadata.row_group(group)
-            bounds = Bounds(meta, self.here, meta.num_rows)
+            bounds = Bounds(meta, self.paged, meta.num_rows)
             if all(condition.may_hold(bounds) for condition in self.conditions):
                 yield from self._group(_Group(self, group, meta))
 
@@ -134,8 +135,8 @@ class _Group:
         """A column by its pages; None where Arrow must read it."""
         if name not in self.chunks:
             chunk = None
-            if name in self.scan.here:
-                stored = self.scan.here[name]
+            if name in self.scan.paged:
+                stored = self.scan.paged[name]
                 buffers = self.scan.buffers.setdefault(name, Buffers())
                 meta = self.meta.column(stored[0])
                 chunk = open_chunk(self.scan.file, meta, stored, self.rows, buffers)

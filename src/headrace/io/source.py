@@ -43,13 +43,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
-from sqlglot import exp
 
 from headrace.errors import PlanError
 from headrace.windows import micros_of
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 BUNDLE_ROWS = 64 * 1024
 """The most records a source puts into one bundle."""
