@@ -39,6 +39,7 @@ from headrace.plan.joins import Join, Union
 from headrace.plan.node import Narrow, Node
 from headrace.plan.optimise import optimised
 from headrace.plan.partitions import Buffered, MaxParallelism, Shuffle
+from headrace.plan.pushdown import decided
 from headrace.plan.rows import MapRows
 from headrace.plan.scans import Scan
 from headrace.plan.sources import External, Read
@@ -255,6 +256,8 @@ class Box:
         head = stage.head
         if isinstance(head, (Read, External)):
             place = "ingress" if self.buffer is None else f"ingress, {self.buffer!r}"
+            what = decided(head)
+            place += f"; only records with {what}" if what else ""
         elif isinstance(head, Late):
             place = "the ingress's late side"
         elif isinstance(head, (Iterate, Cycle)):

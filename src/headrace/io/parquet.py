@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,8 +12,12 @@ import pyarrow.parquet as pq
 from headrace.errors import BadRecord, PlanError
 from headrace.io.files import File, describe_files, filesystem, find_files, split_size
 from headrace.io.filesink import FileSink
-from headrace.io.source import BUNDLE_ROWS, Source, Split
-from headrace.types import CODED, chosen, normal_batch, normal_schema
+from headrace.io.parquet_columns import Damaged, is_text, paged_columns
+from headrace.io.source import Source, Split
+from headrace.types import CODED, chosen, normal_schema
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,10 @@ class ParquetSource(Source):
     """The columns that are stored in a way which every reader of Parquet takes alike."""
     coded: frozenset[str] = frozenset()
     """The text columns of few values, each of which is stored once."""
+    decided: frozenset[str] = frozenset()
+    """The columns of which a condition is decided faster than records are decoded."""
+    conditions: tuple[exp.Expr, ...] = ()
+    zone: str = "UTC"
 
     @staticmethod
     def open(path: Any) -> ParquetSource:
@@ -36,12 +44,14 @@ class ParquetSource(Source):
         schema: pa.Schema | None = None
         common: frozenset[str] | None = None
         coded: frozenset[str] | None = None
+        decided: frozenset[str] | None = None
         for index, file in enumerate(files):
             try:
                 with _open(file) as parquet:
                     mine = normal_schema(parquet.schema_arrow)
                     meta = parquet.metadata
                     same, codes = _common_columns(parquet), _coded_columns(parquet)
+                    plain = _decided_columns(parquet, codes)
             except (pa.ArrowException, OSError) as error:
                 raise PlanError(f"read_parquet: {file.path!r} is not Parquet: {error}") from None
             if schema is None:
@@ -53,12 +63,14 @@ class ParquetSource(Source):
                 )
             common = same if common is None else common & same
             coded = codes if coded is None else coded & codes
+            decided = plain if decided is None else decided & plain
             groups.extend(
                 (index, g, meta.row_group(g).total_byte_size) for g in range(meta.num_row_groups)
             )
         assert schema is not None
+        nothing: frozenset[str] = frozenset()
         return ParquetSource(
-            files, schema, tuple(groups), common or frozenset(), coded or frozenset()
+            files, schema, tuple(groups), common or nothing, coded or nothing, decided or nothing
         )
 
     @property
@@ -76,9 +88,23 @@ class ParquetSource(Source):
             size += nbytes
             last = i + 1 == len(self.groups) or self.groups[i + 1][0] != file
             if last or size >= target:
-                splits.append(ParquetSplit(self.files[file], tuple(pending), self.schema))
+                split = ParquetSplit(self.files[file], tuple(pending), self.schema)
+                splits.append(replace(split, conditions=self.conditions, zone=self.zone))
                 pending, size = [], 0
         return splits
+
+    def filtered(self, condition: exp.Expr, zone: str) -> ParquetSource | None:
+        from headrace.kernels.expressions import compile_expression
+        from headrace.plan.prune import columns_of
+
+        names = columns_of([condition])
+        if not names or not names <= self.decided:
+            return None
+        kernel = compile_expression(condition, self.schema, zone)
+        # It is decided for values that no record has, or none that earlier steps leave.
+        if kernel.raises or not pa.types.is_boolean(kernel.type):
+            return None
+        return replace(self, conditions=(*self.conditions, condition), zone=zone)
 
     def __str__(self) -> str:
         return describe_files("parquet", self.files)
@@ -89,6 +115,11 @@ def _open(file: File, coded: Sequence[str] = ()) -> Any:
     return pq.ParquetFile(
         path, filesystem=system, pre_buffer=False, read_dictionary=list(coded) or None
     )
+
+
+def _bytes_of(file: File) -> Any:
+    system, path = filesystem(file.path)
+    return system.open_input_file(path)
 
 
 _CODECS = {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"}
@@ -123,10 +154,19 @@ def _coded_columns(parquet: Any) -> frozenset[str]:
     return frozenset(
         field.name
         for field in schema
-        if pa.types.is_string(field.type)
+        if is_text(field.type)
         and (chunk := chunks.get(field.name)) is not None
         and chunk.has_dictionary_page
         and chunk.total_uncompressed_size <= 2 * chunk.num_values
+    )
+
+
+def _decided_columns(parquet: Any, coded: frozenset[str]) -> frozenset[str]:
+    """The columns whose conditions are decided on pages as they are stored."""
+    return frozenset(
+        name
+        for name, (_, _, kind) in paged_columns(parquet).items()
+        if name in coded or not pa.types.is_string(kind)
     )
 
 
@@ -143,15 +183,6 @@ def _is_common(kind: pa.DataType, times: bool) -> bool:
     )  # fmt: skip
 
 
-def _has_words_inside(kind: pa.DataType, inside: bool = False) -> bool:
-    """Whether a list or a struct holds a dictionary: Arrow reads those of one group at a time."""
-    if pa.types.is_dictionary(kind):
-        return inside
-    if not pa.types.is_nested(kind):
-        return False
-    return any(_has_words_inside(kind.field(i).type, True) for i in range(kind.num_fields))
-
-
 @dataclass(frozen=True)
 class ParquetSplit(Split):
     """Some row groups of one file."""
@@ -161,6 +192,9 @@ class ParquetSplit(Split):
     schema: pa.Schema
     coded: tuple[str, ...] = ()
     """The text columns that are given coded."""
+    conditions: tuple[exp.Expr, ...] = ()
+    """What records must meet to be given."""
+    zone: str = "UTC"
 
     @property
     def sequence(self) -> str:
@@ -170,21 +204,16 @@ class ParquetSplit(Split):
         return replace(self, coded=tuple(sorted(names)))
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        from headrace.io.parquet_scan import Scan, conditions_of
+
         fields = chosen(self.schema, columns)
         coded = [name for name in self.coded if name in fields.names]
         wanted = pa.schema([pa.field(f.name, CODED) if f.name in coded else f for f in fields])
         try:
-            with _open(self.file, coded) as parquet:
-                apart = any(map(_has_words_inside, parquet.schema_arrow.types))
-                for groups in [[g] for g in self.groups] if apart else [list(self.groups)]:
-                    for batch in parquet.iter_batches(
-                        batch_size=BUNDLE_ROWS,
-                        row_groups=groups,
-                        columns=wanted.names,
-                        use_threads=False,
-                    ):
-                        yield normal_batch(batch, wanted)
-        except (pa.ArrowException, OSError) as error:
+            with _open(self.file, coded) as parquet, _bytes_of(self.file) as file:
+                conditions = conditions_of(self.conditions, self.schema, self.zone)
+                yield from Scan(parquet, file, wanted, conditions).read(self.groups)
+        except (pa.ArrowException, OSError, Damaged) as error:
             raise BadRecord(f"{self.file.path} cannot be read: {error}") from None
 
 

@@ -43,12 +43,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from headrace.errors import PlanError
 from headrace.windows import micros_of
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 BUNDLE_ROWS = 64 * 1024
 """The most records a source puts into one bundle."""
@@ -107,10 +110,19 @@ class Source(ABC):
     """About how many bytes it reads; 0 if it does not say."""
     coded: Any = frozenset()
     """Text columns that its splits can give coded, as Arrow's dictionaries."""
+    conditions: Any = ()
+    """What all records meet that its splits give."""
 
     @abstractmethod
     def splits(self, parallelism: int) -> Sequence[Split]:
         """The parts to read, in input order; about a multiple of ``parallelism`` if it can."""
+
+    def filtered(self, condition: exp.Expr, zone: str) -> Source | None:
+        """The source with one more of its ``conditions``, or None if it cannot decide that.
+
+        Only what cannot fail, and only where that is faster than a step after it.
+        """
+        return None
 
     def errors(self) -> Source | None:
         """A source of its bad records (columns ``ERRORS``), or None if it does not keep them."""

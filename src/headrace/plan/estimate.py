@@ -25,7 +25,7 @@ def estimated_bytes(node: Node) -> int | None:
 
     def guess(each: Node) -> int | None:
         if isinstance(each, Read):
-            return int(each.source.nbytes) or None
+            return int(each.source.nbytes) // (_KEPT if each.source.conditions else 1) or None
         before = [of(source) for source in each.inputs]
         sizes = [size for size in before if size is not None]
         if not sizes or len(sizes) < len(before):

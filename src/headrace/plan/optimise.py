@@ -1,5 +1,6 @@
 """A bounded plan without what nobody asks for: columns are left out before records are brought
-together, and a sort before a limit keeps no more records than that.
+together, a sort before a limit keeps no more records than that, and a source that can leaves out
+records which a filter would.
 
 ``prune`` does the same within a stage; this goes through joins, sorts and unions. Plans with event
 time are left as they are.
@@ -22,8 +23,10 @@ from headrace.plan.node import Node
 from headrace.plan.order import Limit, Sort
 from headrace.plan.partitions import MaxParallelism, Shuffle
 from headrace.plan.prune import columns_of
+from headrace.plan.pushdown import pushed
 from headrace.plan.rows import Explode, Filter, Project
-from headrace.plan.time import EventTime, Late, is_bounded, nodes_of
+from headrace.plan.sources import Read
+from headrace.plan.time import EventTime, Late, is_bounded, nodes_of, zone_of
 
 Needs = set[str] | None
 """Names of columns; None for all."""
@@ -43,8 +46,20 @@ def optimised(outputs: Sequence[Node]) -> list[Node]:
     readers.update(map(id, outputs))
     made: dict[int, Node] = {}
     for key, node in nodes.items():
-        made[key] = _rebuilt(node, needs[key], [made[id(i)] for i in node.inputs], readers)
+        step = _rebuilt(node, needs[key], [made[id(i)] for i in node.inputs], readers)
+        if isinstance(step, Filter) and _reads_alone(node, readers):
+            step = pushed(step, step.input, zone_of(*outputs))
+        made[key] = step
     return [made[id(output)] for output in outputs]
+
+
+def _reads_alone(node: Node, readers: Counter[int]) -> bool:
+    """Whether a source is read by nothing but this step, through some that keep no records."""
+    while isinstance(node, (Filter, Project)):
+        node = node.input
+        if readers[id(node)] > 1:
+            return False
+    return isinstance(node, Read)
 
 
 def _needs(outputs: Sequence[Node], nodes: Sequence[Node]) -> dict[int, Needs]:

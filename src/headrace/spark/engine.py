@@ -28,6 +28,7 @@ from headrace.plan.node import Narrow, Node
 from headrace.plan.optimise import optimised
 from headrace.plan.order import Sort
 from headrace.plan.partitions import Buffered
+from headrace.plan.pushdown import decided
 from headrace.plan.rows import MapRows
 from headrace.plan.scans import Scan
 from headrace.plan.sources import External, Read
@@ -234,9 +235,9 @@ class Spark:
         if isinstance(head, Late):
             places = ["nothing is late to a job that sees all records at once"]
         elif isinstance(head, Read) and any(map(_takes_rows, readers)) and reads_itself(stage):
-            places, rows = ["read by Spark"], True
+            places, rows = [f"read by Spark{_decided(head)}"], True
         elif isinstance(head, Read):
-            places = ["read in the Python worker"]
+            places = [f"read in the Python worker{_decided(head)}"]
         elif isinstance(head, External):
             places = ["Spark DataFrame"]
         elif isinstance(head, (Iterate, Cycle)):
@@ -306,6 +307,11 @@ def _step_place(step: Narrow) -> str:
 
         return row_place(step)
     return LOCK if step.python else "kernel"
+
+
+def _decided(head: Node) -> str:
+    what = decided(head)
+    return f"; only records with {what}" if what else ""
 
 
 def _takes_rows(stage: Stage) -> bool:

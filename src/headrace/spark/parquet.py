@@ -31,13 +31,14 @@ def reads_itself(stage: Stage) -> bool:
     head = stage.head
     if not isinstance(head, Read) or not isinstance(head.source, ParquetSource):
         return False
-    columns = prune(stage.steps, head.schema.names, None)[1]
+    steps = _steps(stage)
+    columns = prune(steps, head.schema.names, None)[1]
     return (
         set(columns) <= head.source.common
         and all(_NAME.fullmatch(name) for name in head.schema.names)
         and _are_found(head.source)
-        and is_plain(stage.steps)
-        and not _may_fail(stage.steps)
+        and is_plain(steps)
+        and not _may_fail(steps)
     )
 
 
@@ -46,7 +47,7 @@ def rows(session: Any, stage: Stage) -> Any:
     head = stage.head
     assert isinstance(head, Read)
     assert isinstance(head.source, ParquetSource)
-    steps, columns = prune(stage.steps, head.schema.names, None)
+    steps, columns = prune(_steps(stage), head.schema.names, None)
     # All that it can read, so that it knows which share of a file the columns are.
     known = pa.schema([field for field in head.schema if field.name in head.source.common])
     reader = session.read.schema(spark_schema(known))
@@ -55,6 +56,14 @@ def rows(session: Any, stage: Stage) -> Any:
     reader = reader.option("datetimeRebaseMode", "CORRECTED")
     frame = reader.parquet(*(f"file://{path}" for path in _paths(head.source)))
     return apply_steps(frame.select([quoted(name) for name in columns]), steps)
+
+
+def _steps(stage: Stage) -> tuple[Narrow, ...]:
+    """The steps of a stage, and before them what its source would decide, which Spark can too."""
+    head = stage.head
+    assert isinstance(head, Read)
+    conditions = head.source.conditions
+    return (*(Filter(head.schema, head.step, head, tree) for tree in conditions), *stage.steps)
 
 
 def _paths(source: ParquetSource) -> list[str]:
