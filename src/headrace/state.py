@@ -12,6 +12,7 @@ from headrace.checkpoints.control import Control, checkpoint_folder
 from headrace.checkpoints.lease import Lease
 from headrace.checkpoints.shape import (
     FORMAT,
+    READABLE,
     engine_of,
     operators_in,
     refuse_other_feeders,
@@ -99,7 +100,7 @@ def _held(folder: str) -> Iterator[Control]:
 def _read(own: Control, folder: str, spark: Any) -> JobState:
     job = own.load("job.json")
     assert job is not None
-    if job.get("format", 1) != FORMAT:
+    if job.get("format", 1) not in READABLE:
         raise PlanError(
             f"the checkpoint {folder!r} has format {job.get('format', 1)}, and this version of "
             f"headrace reads format {FORMAT}"

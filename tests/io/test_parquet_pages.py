@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace import col
-from headrace.expressions import parse
 from headrace.io.parquet import ParquetSource, _bytes_of, _open
 from headrace.io.parquet_pages import Chunk, open_chunk
 from headrace.io.parquet_scan import Scan, conditions_of
@@ -25,6 +24,7 @@ from headrace.plan.prune import columns_of
 from headrace.plan.rows import Filter
 from headrace.plan.sources import Read
 from headrace.plan.time import nodes_of
+from headrace.trees import parse
 from headrace.types import normal_schema
 from tests.conftest import tuples
 

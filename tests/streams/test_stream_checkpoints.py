@@ -193,6 +193,13 @@ def test_another_format_of_checkpoint_is_refused(kept: Path, engine: Any) -> Non
             again(kept, engine)
 
 
+def test_the_format_before_is_taken_and_is_the_new_one_then(begun: Path, engine: Any) -> None:
+    path = begun / "state" / "headrace" / "job.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": FORMAT - 1}))
+    again(begun, engine)
+    assert json.loads(path.read_text())["format"] == FORMAT
+
+
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("text", ['{"job": "x', "[1]", ""])
 def test_a_file_cut_short_is_named(kept: Path, engine: Any, which: int, text: str) -> None:

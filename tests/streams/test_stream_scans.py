@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ import pytest
 
 import headrace as hr
 from headrace import testing
+from headrace.checkpoints.state import holdings
+from headrace.state import read_state
 from tests.conftest import PATIENCE
+from tests.streams.conftest import drop
 from tests.streams.test_stream_kills import EPOCH
 from tests.streams.test_stream_state import put, timed
 
@@ -188,3 +192,30 @@ def test_records_that_sleep_in_the_store_are_not_forgotten(engine: Any, tmp_path
     found = hr.read_parquet(out).collect(on="box").sort_by("n")
     flat = [(t, v) for v, t in enumerate(t for each in times for t in each)]
     assert found["v"].to_pylist() == [v for t, v in sorted(flat) if t < 87]
+
+
+def _fat(state: tuple[int, bytes], row: Any) -> Any:
+    return (state[0] + row.v, random.Random(row.v).randbytes(40_000)), state[0] + row.v
+
+
+def test_a_state_that_grows_large_goes_on(engine: Any, tmp_path: Path) -> None:
+    """First it fits in a note of Spark's, then it does not; then it is moved."""
+    folder, out = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    scanned = timed(folder).key_by("k").scan(_fat, (0, b""), schema={"n": "bigint"}, keep="v")
+    counts = [2, 40, 40]
+    state = tmp_path / "state"
+    for i, keys in enumerate(counts):
+        rows = [{"k": f"k{j}", "v": j + 1, "at": float(EPOCH + 10 * i)} for j in range(keys)]
+        put(folder, f"{i}.csv", [*rows, {"k": "k0", "v": 1, "at": float(EPOCH + 10 * i + 4)}])
+        job = scanned.write_parquet(out).start(on=engine, checkpoint=state, trigger="available-now")
+        assert job.wait(PATIENCE)
+        (waiting, kept) = holdings(read_state(state))
+        assert (waiting.records, kept.records) == (1, keys)
+        assert kept.nbytes > keys * 40_000
+    hr.move_state(state, tmp_path / "moved", on=engine.name)
+    drop(folder, "_DONE", "")
+    assert scanned.write_parquet(out).start(on=engine, checkpoint=tmp_path / "moved").wait(PATIENCE)
+    found = hr.read_parquet(out).collect(on="box")
+    totals = [(j + 1) * n for j in range(1, 40) for n in range(1, 1 + sum(j < c for c in counts))]
+    assert sorted(found["n"].to_pylist()) == sorted([*totals, *range(1, 7)])

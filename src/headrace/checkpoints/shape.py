@@ -37,8 +37,11 @@ from headrace.plan.sources import Read
 from headrace.plan.time import EventTime
 from headrace.types import type_name
 
-FORMAT = 3
+FORMAT = 4
 """The version of what we keep in a checkpoint; another is refused."""
+READABLE = (3, FORMAT)
+"""Those that a job can go on with. Until 3 a scan had 32 buckets always, and Spark's state no
+bundles beside its notes."""
 
 
 @dataclass
@@ -75,7 +78,7 @@ def known_job(
             f"the checkpoint {folder!r} belongs to another user, or anyone may write to it, and "
             "what it holds is run: state of Python functions is pickled; own it, and chmod o-w it"
         )
-    if saved.get("format", 1) != FORMAT:
+    if saved.get("format", 1) not in READABLE:
         raise PlanError(
             f"the checkpoint {folder!r} has format {saved.get('format', 1)}, and this version of "
             f"headrace reads format {FORMAT}; finish it with the version that began it, or give "
@@ -108,7 +111,7 @@ def known_job(
             f"the checkpoint {folder!r} is of another pipeline: {changes.refused}; go back to what "
             "it was, or give another checkpoint to begin anew"
         )
-    job = {**saved, "shape": shape, "operators": operators_in(outputs)}
+    job = {**saved, "format": FORMAT, "shape": shape, "operators": operators_in(outputs)}
     return Known(job, saved, changes)
 
 

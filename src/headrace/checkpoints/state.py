@@ -19,7 +19,7 @@ from headrace.errors import PlanError
 from headrace.io.files import filesystem, sync
 from headrace.kernels.aggregate import by_shard
 from headrace.operators.stores import MemoryStore, Name, Note, Retained, pack, unpack
-from headrace.windows import BEGINNING, Window
+from headrace.windows import BEGINNING, FOREVER, Window
 
 Bundles = dict[Name, pa.Buffer]
 
@@ -132,6 +132,8 @@ def _rest(notes: Iterable[Note]) -> Note:
         for name, value in note.items():
             if name.startswith("kept-") or value is None:
                 continue
+            if name == "lows":  # of bundles, which are others in other shards
+                name, value = "low", min(value.values(), default=FOREVER)
             if name == "grown":
                 together[name] = value  # the same in all
                 continue

@@ -1,12 +1,14 @@
 """Scans: a state taken through the records of each key, by event time or as they come.
 
 Records that are taken by event time wait until the watermark has passed it, so that none can come
-before them. The states of a shard's keys are kept in buckets by hash, so that what a checkpoint
-writes is what has changed.
+before them: a bundle is written once, and read when one of its records is due. The states of a
+shard's keys are kept in buckets by hash, so that a checkpoint writes about what has changed, in
+pieces that are worth a round trip to the store.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -44,8 +46,10 @@ from headrace.windows import BEGINNING, FOREVER
 
 _LAST = "__last"
 """When the last record of a key was, beside its state."""
-_BUCKET_BITS = 5
-"""There are 32 buckets."""
+_BUCKET = 256 << 10
+"""About the bytes of a bucket: one that is read and written as a whole in a millisecond or two."""
+_MOST_BITS = 8
+"""Of a key's hash that may say its bucket: there are at most 256."""
 _LAST_OF_ALL = 1 << 62
 """By arrival, what comes of the end follows all that came of records, by their own numbers."""
 _MANY_GONE = 4096
@@ -69,15 +73,20 @@ class Scanned(Operator):
         self.schema = self.chains[0].schema
         self.keys = [self.schema.field(name) for name in node.keys]
         self.ttl = node.what.within if isinstance(node.what, OnceStep) else node.ttl
-        last = [pa.field(_LAST, pa.int64())] if self.ttl is not None else []
-        self.kept_schema = pa.schema([*self.keys, *last, *self.steps().fields])
         self.by_arrival = not node.by_time
-        self.has_timers = self.steps().fires
+        self.has_timers = isinstance(node.what, UserStep) and node.what.on_timer is not None
         self.by_clock = node.clock is None and self.has_timers
 
     @property
     def emits_early(self) -> bool:  # type: ignore[override]
         return not self.node.by_time
+
+    @functools.cached_property
+    def kept_schema(self) -> pa.Schema:
+        """What is kept of a key. It depends on whether the step can be compiled, which whoever only
+        sends records to the shards need not know."""
+        last = [pa.field(_LAST, pa.int64())] if self.ttl is not None else []
+        return pa.schema([*self.keys, *last, *self.steps().fields])
 
     def steps(self) -> Steps:
         """Fresh states."""
@@ -118,9 +127,9 @@ class Keys:
         """Whether a slot has a state; else it was forgotten."""
         self.touched = np.zeros(0, np.bool_)
         """Whether it has changed since it was saved."""
-        self.bucket = np.zeros(0, np.int8)
+        self.prefix = np.zeros(0, np.uint8)
         self.known = 0
-        """The slots whose buckets are known."""
+        """The slots whose prefixes are known."""
 
     @property
     def size(self) -> int:
@@ -141,7 +150,7 @@ class Keys:
             self.last = grown(self.last, self.room, BEGINNING)
             self.there = grown(self.there, self.room, False)
             self.touched = grown(self.touched, self.room, False)
-            self.bucket = grown(self.bucket, self.room, 0)
+            self.prefix = grown(self.prefix, self.room, 0)
         return slots
 
     def columns(self, slots: Any) -> list[pa.Array]:
@@ -151,22 +160,44 @@ class Keys:
         rows = as_column(slots)
         return [column.take(rows) for column in self.grouper.keys()]  # noqa: SIM118
 
-    def buckets(self) -> Any:
-        """The bucket of every slot."""
+    def prefixes(self) -> Any:
+        """The prefix of every slot."""
         if self.known < self.size and self.grouper.kinds:
             new = np.arange(self.known, self.size)
-            self.bucket[new] = buckets_of(self.columns(new), new.size)
+            self.prefix[new] = prefixes_of(self.columns(new), new.size)
         self.known = self.size
-        return self.bucket[: self.size]
+        return self.prefix[: self.size]
 
 
-def buckets_of(columns: Sequence[pa.Array], rows: int) -> Any:
-    """The bucket of each row's key: other bits of its hash than those that say its shard."""
+def prefixes_of(columns: Sequence[pa.Array], rows: int) -> Any:
+    """Of each row's key the bits that say its bucket: others of its hash than say its shard."""
     if not columns:
-        return np.zeros(rows, np.int8)
+        return np.zeros(rows, np.uint8)
     hashes = key_hashes(columns, rows).astype(np.uint64)
     mixed = hashes * np.uint64(0x9E3779B97F4A7C15)
-    return (mixed >> np.uint64(64 - _BUCKET_BITS)).astype(np.int8)
+    return (mixed >> np.uint64(64 - _MOST_BITS)).astype(np.uint8)
+
+
+_OLD_BITS = 5
+"""Once there were 32 buckets always, and a bucket's slice was its number."""
+_BITS = 32
+"""Where in the number of a slice the bits are."""
+
+
+def slice_of(bits: int, bucket: int) -> int:
+    """The slice of a bucket: the keys whose hash begins with some bits."""
+    return (bits + 1) << _BITS | bucket
+
+
+def bucket_of(slice: int) -> tuple[int, int]:
+    """How many bits the keys of a slice have in common, and which."""
+    bits = slice >> _BITS
+    return (_OLD_BITS, slice) if not bits else (bits - 1, slice & (1 << _BITS) - 1)
+
+
+def bits_for(size: int) -> int:
+    """How many bits say the bucket where there are so many bytes in all."""
+    return min(_MOST_BITS, max(0, -(-size // _BUCKET) - 1).bit_length())
 
 
 def _time_of_day() -> int:
@@ -176,18 +207,22 @@ def _time_of_day() -> int:
 
 @dataclass(slots=True)
 class Held:
-    """Records that wait for the watermark, and their times."""
+    """Records that wait for the watermark, and their times; asleep if only the store has them."""
 
     order: Order
-    batch: pa.RecordBatch
-    times: Any
     low: int
     high: int
+    batch: pa.RecordBatch | None
+    times: Any
+    saved: tuple[int, ...] = ()
+    """Their numbers in the store."""
 
     def some(self, mask: Any) -> Held:
         """Some of the records."""
+        assert self.batch is not None
         times = self.times[mask]
-        return Held(self.order, self.batch.filter(pa.array(mask)), times, *panes.span(times))
+        low, high = panes.span(times)
+        return Held(self.order, low, high, self.batch.filter(pa.array(mask)), times)
 
 
 class ScanState(State):
@@ -197,19 +232,16 @@ class ScanState(State):
         self.operator, self.node, self.note = operator, operator.node, note
         self.waiting = Retained(store, note, 0, operator.schema)
         self.kept = Retained(store, note, 1, operator.kept_schema)
-        self.pending: list[Held] = []
-        self.saved = 0
-        """How many of those that are pending the store has; -1 if it must be told all anew."""
-        self.stored = len(self.waiting.slices.get(0, ()))
-        self.asleep = self.stored > 0
-        """Whether there are more in the store alone, where they stay until one is due."""
+        self.pending = self._asleep()
+        self.over: list[int] = []
+        """Those of the store that no longer wait."""
         self.given = 0
         """How many results there were."""
         self._new_table()
         self.unread = set(self.kept.numbers())
-        """The buckets that are only in the store."""
+        """The slices of keys that are only in the store."""
         self.changed: set[int] = set()
-        """Buckets that have changed beside those of keys that are touched."""
+        """The prefixes of keys that have changed beside those that are touched."""
 
     def _new_table(self) -> None:
         self.keys = Keys([field.type for field in self.operator.keys])
@@ -218,12 +250,12 @@ class ScanState(State):
 
     @property
     def nbytes(self) -> int:
-        pending = sum(held.batch.nbytes for held in list(self.pending))
+        pending = sum(0 if held.batch is None else held.batch.nbytes for held in list(self.pending))
         return int(pending) + self.keys.nbytes + self.steps.nbytes
 
     @property
     def keys_held(self) -> int:
-        unread = (self.kept.slices.get(bucket, ()) for bucket in list(self.unread))
+        unread = (self.kept.slices.get(slice, ()) for slice in list(self.unread))
         return int(self.keys.there.sum()) + sum(int(rows) for kept in unread for _, rows, _ in kept)
 
     def take(self, parts: Iterable[Part], watermarks: Sequence[int]) -> Iterator[Result]:
@@ -261,42 +293,51 @@ class ScanState(State):
 
     # Records that wait
 
-    def _wake(self) -> None:
-        """Have the records at hand that are in the store alone."""
-        stored = [self._hold(*kept) for kept in self.waiting.load(0)[: self.stored]]
-        self.pending = stored + self.pending
-        self.saved += len(stored)
-        self.asleep = False
+    def _asleep(self) -> list[Held]:
+        """The records that the store has."""
+        lows, rest = self.note.get("lows", {}), self.note.get("low", BEGINNING)
+        # A store that was cut into other shards does not say of each bundle when it is due.
+        return [
+            Held(tuple(order), lows.get(str(number), rest), FOREVER, None, None, (number,))
+            for number, _, order in self.waiting.slices.get(0, ())
+        ]
 
-    def _hold(self, order: Order, batch: pa.RecordBatch) -> Held:
+    def _awake(self, held: Held) -> Held:
+        """Records at hand."""
+        if held.batch is not None:
+            return held
+        return self._hold(held.order, self.waiting.one(0, *held.saved), held.saved)
+
+    def _hold(self, order: Order, batch: pa.RecordBatch, saved: tuple[int, ...] = ()) -> Held:
         assert self.node.clock is not None
         times = event_times(batch, self.node.clock)
-        return Held(order, batch, times, *panes.span(times))
+        low, high = panes.span(times)
+        return Held(order, low, high, batch, times, saved)
 
     def _due(self, now: int) -> pa.RecordBatch | None:
         """The records that no other can come before any more, by event time."""
-        if self.asleep and self.note.get("low", BEGINNING) < now:
-            self._wake()
         due: list[Held] = []
         left: list[Held] = []
         for held in self.pending:
             if held.low >= now and now < FOREVER:
                 left.append(held)
-            elif held.high < now or now == FOREVER:
+                continue
+            held = self._awake(held)
+            if held.low >= now and now < FOREVER:
+                left.append(held)
+                continue
+            self.over += held.saved
+            if held.high < now or now == FOREVER:
                 due.append(held)
             else:
                 mask = held.times < now
                 due.append(held.some(mask))
                 left.append(held.some(~mask))
+        self.pending = left
         if not due:
             return None
-        if self.asleep and self.saved:  # the store is told all anew
-            self._wake()
-            left = self.pending[: self.stored] + left
-        self.pending = left
-        self.saved = 0 if self.asleep else -1
         due.sort(key=lambda held: held.order)
-        parts = [(held.order, held.batch) for held in due]
+        parts = [(held.order, held.batch) for held in due if held.batch is not None]
         batch = together(parts, self.operator.schema, self.node.label)
         times = np.concatenate([held.times for held in due])
         if (times[1:] >= times[:-1]).all():
@@ -310,8 +351,7 @@ class ScanState(State):
         node, keys = self.node, self.keys
         columns = [batch.column(name) for name in node.keys]
         if self.unread:
-            found = np.unique(buckets_of(columns, batch.num_rows)).tolist()
-            self._read(self.unread & set(found))
+            self._read(self._unread_of(prefixes_of(columns, batch.num_rows)))
         slots = keys.slots(columns, batch.num_rows)
         self.steps.grow(keys.size)
         times = None if node.clock is None else event_times(batch, node.clock)
@@ -381,7 +421,7 @@ class ScanState(State):
         live = np.flatnonzero(keys.there[: keys.size])
         if keys.size - live.size < max(_MANY_GONE, live.size):
             return
-        self.changed |= set(keys.buckets()[keys.touched[: keys.size]].tolist())
+        self.changed |= set(keys.prefixes()[keys.touched[: keys.size]].tolist())
         rows = self._rows(live)
         self._new_table()
         self._restore(rows)
@@ -406,11 +446,20 @@ class ScanState(State):
 
     # What lasts
 
-    def _read(self, buckets: set[int]) -> None:
-        """Have the keys of some buckets at hand."""
-        for bucket in sorted(buckets):
-            self.unread.discard(bucket)
-            for _, batch in self.kept.load(bucket):
+    def _unread_of(self, prefixes: Any) -> set[int]:
+        """The slices that are only in the store and may have some of these keys."""
+        found: dict[int, set[int]] = {}
+        for slice in self.unread:
+            bits, _ = bucket_of(slice)
+            if bits not in found:
+                found[bits] = set(np.unique(prefixes >> (_MOST_BITS - bits)).tolist())
+        return {s for s in self.unread if bucket_of(s)[1] in found[bucket_of(s)[0]]}
+
+    def _read(self, slices: set[int]) -> None:
+        """Have the keys of some slices at hand."""
+        for slice in sorted(slices):
+            self.unread.discard(slice)
+            for _, batch in self.kept.load(slice):
                 self._restore(batch)
 
     def _restore(self, batch: pa.RecordBatch) -> None:
@@ -424,32 +473,72 @@ class ScanState(State):
         self.keys.there[slots] = True
 
     def save(self) -> None:
-        held = self.pending
-        if self.saved != len(held):
-            if self.saved < 0:
-                self.waiting.drop(0)
-                self.saved = 0
-            for each in held[self.saved :]:
-                self.waiting.append(0, each.batch, each.order)
-            self.saved = len(held)
-            lows = [each.low for each in held]
-            if self.asleep:
-                lows.append(self.note.get("low", BEGINNING))
-            self.note["low"] = min(lows, default=FOREVER)
+        self._save_waiting()
         keys = self.keys
         touched = keys.touched[: keys.size]
-        if not touched.any() and not self.changed:
-            return
-        buckets = keys.buckets()
-        there = keys.there[: keys.size]
-        for bucket in sorted({*np.unique(buckets[touched]).tolist(), *self.changed}):
-            slots = np.flatnonzero(there & (buckets == bucket))
-            self.kept.drop(bucket)
-            if slots.size:
-                self.kept.append(bucket, self._rows(slots))
-        keys.touched[:] = False
-        self.changed = set()
-        self._note_due(there)
+        if touched.any() or self.changed:
+            self._save_keys({*np.unique(keys.prefixes()[touched]).tolist(), *self.changed})
+            keys.touched[:] = False
+            self.changed = set()
+            self._note_due(keys.there[: keys.size])
+
+    def _save_waiting(self) -> None:
+        """Tell the store of records that wait, and of those that no longer do."""
+        new: set[Order] = set()
+        for i, held in enumerate(self.pending):
+            if held.saved and held.order in new:  # it follows one that is written now: so must it
+                self.pending[i] = self._awake(held)
+                self.over += held.saved
+                self.pending[i].saved = ()
+            elif not held.saved:
+                new.add(held.order)
+        self.waiting.remove(0, self.over)
+        self.over = []
+        for held in self.pending:
+            if not held.saved:
+                assert held.batch is not None
+                before = self.waiting.last(0)
+                self.waiting.append(0, held.batch, held.order)
+                held.saved = tuple(range(before + 1, self.waiting.last(0) + 1))
+        self.note.pop("low", None)
+        self.note["lows"] = {str(n): held.low for held in self.pending for n in held.saved}
+
+    def _save_keys(self, changed: set[int]) -> None:
+        """Write the buckets of keys with some prefixes; all of them where the size is wrong."""
+        levels = {slice >> _BITS for slice in self.kept.numbers()}
+        bits = max(levels, default=1) - 1
+        is_one = 0 not in levels and len(levels) < 2  # not old, nor of shards that were others
+        rows = self._by_bucket(bits, changed) if is_one else {}
+        count = sum(batch.num_rows for batch in rows.values())
+        if is_one and count:
+            size = sum(batch.nbytes for batch in rows.values()) * self.keys_held // count
+            is_one = abs(bits_for(size) - bits) < 2
+        if not is_one:
+            self._read(set(self.unread))
+            for slice in self.kept.numbers():
+                self.kept.drop(slice)
+            changed = set(range(1 << _MOST_BITS))
+            bits = bits_for(self._by_bucket(0, changed)[0].nbytes)
+            rows = self._by_bucket(bits, changed)
+        for bucket, batch in rows.items():
+            slice = slice_of(bits, bucket)
+            self.kept.drop(slice)
+            if batch.num_rows:
+                self.kept.append(slice, batch)
+
+    def _by_bucket(self, bits: int, changed: set[int]) -> dict[int, pa.RecordBatch]:
+        """The keys of the buckets that have some of the prefixes."""
+        keys, shift = self.keys, _MOST_BITS - bits
+        slots = np.flatnonzero(keys.there[: keys.size])
+        buckets = keys.prefixes()[slots] >> shift
+        order = np.argsort(buckets, kind="stable")
+        wanted = np.unique(np.array(sorted(changed)) >> shift)
+        starts = np.searchsorted(buckets[order], wanted).tolist()
+        ends = np.searchsorted(buckets[order], wanted, "right").tolist()
+        return {
+            bucket: self._rows(slots[order[start:end]])
+            for bucket, start, end in zip(wanted.tolist(), starts, ends, strict=True)
+        }
 
     def _rows(self, slots: Any) -> pa.RecordBatch:
         last = [as_column(self.keys.last[slots])] if self.operator.ttl is not None else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -217,6 +217,25 @@ class Retained:
             (tuple(order), self.store.get(self.kind, slice, number, self.schema))
             for number, _, order in self.slices.get(slice, ())
         ]
+
+    def one(self, slice: int, number: int) -> pa.RecordBatch:
+        """A bundle of a slice."""
+        return self.store.get(self.kind, slice, number, self.schema)
+
+    def last(self, slice: int) -> int:
+        """The number of the last bundle of a slice; -1 if it has none."""
+        kept = self.slices.get(slice)
+        return int(kept[-1][0]) if kept else -1
+
+    def remove(self, slice: int, numbers: Sequence[int]) -> None:
+        """Forget some bundles of a slice."""
+        if numbers:
+            left = [bundle for bundle in self.slices[slice] if bundle[0] not in set(numbers)]
+            for number in numbers:
+                self.store.remove(self.kind, slice, number)
+            self.slices[slice][:] = left
+            if not left:
+                del self.slices[slice]
 
     def drop(self, slice: int) -> None:
         """Forget a slice."""

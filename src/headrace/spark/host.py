@@ -2,8 +2,8 @@
 
 In a streaming job operators are put in levels, and a level is one ``transformWithState`` by shard:
 it is called once in a micro-batch with the rows that came for the shard. Spark's state holds the
-operators' bundles, and a note with what is small. In a bounded job all rows of a shard come at
-once, and so does the end.
+operators' bundles, and a note with what is small (``headrace.spark.store``). In a bounded job all
+rows of a shard come at once, and so does the end.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from headrace.spark.initial import shard_state
 from headrace.spark.pipes import Compiled
 from headrace.spark.python.compiled import once
 from headrace.spark.python.shipping import bare
+from headrace.spark.store import ShardBundles, SparkStore
 from headrace.spark.wire import (
     WATERMARK,
     Batches,
@@ -32,7 +33,6 @@ from headrace.spark.wire import (
     Row,
     RowSender,
     input_of,
-    pack,
     received,
     task_of,
     unpack,
@@ -142,13 +142,17 @@ class LevelProgram:
     def compiled(self) -> list[_Running]:
         return [_Running(hosted, self.zone) for hosted in self.operators]
 
-    def run(self, label: int, rows: Any, saved: Any, bundles: Any, save: Any) -> Iterator[Row]:
-        """One shard's micro-batch: rows in, rows out; the note and the bundles are its state."""
+    def run(self, label: int, rows: Any, saved: Any, large: Any, save: Any) -> Iterator[Row]:
+        """One shard's micro-batch: rows in, rows out; its state is a note and a map of bundles."""
         compiled: list[_Running] = once(self.key, self.compiled)
         shard = self.labels.index(label)
         place = Place(_BRANCH + self.number, shard, Place.of(0).attempt)
         sender = RowSender(self.labels, place.first)
-        note = self._begun(shard, bundles) if saved is None else json.loads(saved)
+        if saved is None:
+            note, bundles = self._begun(shard, large)
+        else:
+            note = json.loads(saved)
+            bundles = ShardBundles.of(note, large)
         mine = {str(o.number) for o in self.operators}
         arrived: dict[str, list[Row]] = {name: [] for name in mine}
         known = note.get("watermarks", {})
@@ -192,37 +196,16 @@ class LevelProgram:
             counted["records"] = sum(part.batch.num_rows for part in parts)
             counted["keys"] = state.keys_held
             yield sender.report({**counted, "shard": shard, "watermark": promised})
+        bundles.save(note)
         note["watermarks"] = {name: f.saved() for name, f in frontiers.items()}
         save(json.dumps(note))
 
-    def _begun(self, shard: int, bundles: Any) -> dict[str, Any]:
-        """The note that a shard begins with; given bundles are put in Spark's state."""
+    def _begun(self, shard: int, large: Any) -> tuple[dict[str, Any], ShardBundles]:
+        """The note and the bundles that a shard begins with."""
+        bundles = ShardBundles({}, large)
         if self.initial is None:
-            return {}
+            return {}, bundles
         note, given = shard_state(self.initial, self.number, shard)
         for key, data in given:
-            bundles.updateValue(key, (data.to_pybytes(),))
-        return note
-
-
-class SparkStore:
-    """One operator's bundles in Spark's state of a shard; those of this micro-batch at hand."""
-
-    def __init__(self, state: Any, operator: int) -> None:
-        self.state, self.operator = state, operator
-        self.at_hand: dict[tuple[int, int, int], pa.RecordBatch] = {}
-
-    def get(self, kind: int, slice: int, number: int, schema: pa.Schema) -> pa.RecordBatch:
-        batch = self.at_hand.get((kind, slice, number))
-        if batch is None:
-            data = self.state.getValue((self.operator, kind, slice, number))[0]
-            batch = self.at_hand[kind, slice, number] = unpack(data, schema)
-        return batch
-
-    def put(self, kind: int, slice: int, number: int, batch: pa.RecordBatch) -> None:
-        self.at_hand[kind, slice, number] = batch
-        self.state.updateValue((self.operator, kind, slice, number), (pack(batch),))
-
-    def remove(self, kind: int, slice: int, number: int) -> None:
-        self.at_hand.pop((kind, slice, number), None)
-        self.state.removeKey((self.operator, kind, slice, number))
+            bundles.write({key: data.to_pybytes()})
+        return note, bundles

@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import Row as SparkRow
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorHandleState
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 from headrace.spark.python.failures import carrying
@@ -36,6 +37,31 @@ def _quiet() -> None:
 _quiet()
 
 
+class LateMap:
+    """A map of Spark's state that a task asks for when it first uses it.
+
+    To make one takes a task some milliseconds, and most micro-batches do without. Spark makes them
+    in ``init`` alone, so that it is taken back there for a moment.
+    """
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        self.client: Any = getattr(handle, "_statefulProcessorApiClient", None)
+        self.made: Any = None
+        if getattr(self.client, "handle_state", None) is not StatefulProcessorHandleState.CREATED:
+            self.made = self._make()  # on the driver, which tells the JVM what there is
+
+    def __getattr__(self, name: str) -> Any:
+        if self.made is None:
+            self.client.set_handle_state(StatefulProcessorHandleState.CREATED)
+            self.made = self._make()
+            self.client.set_handle_state(StatefulProcessorHandleState.INITIALIZED)
+        return getattr(self.made, name)
+
+    def _make(self) -> Any:
+        return self.handle.getMapState("bundles", _PART, _BUNDLE)
+
+
 class Level(StatefulProcessor):
     """Runs the operators of a level on each shard, once in a micro-batch."""
 
@@ -45,7 +71,7 @@ class Level(StatefulProcessor):
     def init(self, handle: Any) -> None:
         """Spark tells where the state is."""
         self.note = handle.getValueState("note", _NOTE)
-        self.parts = handle.getMapState("bundles", _PART, _BUNDLE)
+        self.parts = LateMap(handle)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -32,6 +32,7 @@ from headrace.spark.initial import (
 )
 from headrace.spark.python.failures import driver_errors
 from headrace.spark.session import with_settings
+from headrace.spark.store import small_bundles
 from headrace.windows import BEGINNING
 
 
@@ -192,10 +193,11 @@ def _level(
         notes = frame.selectExpr(*_NOTE).toArrow().to_pydict()
         frame = reader.option("stateVarName", "bundles").load()
         bundles = frame.selectExpr(*_BUNDLES).toArrow()
-    states = {
-        label: ShardState(json.loads(note), {})
-        for label, note in zip(notes["shard"], notes["note"], strict=True)
-    }
+    states = {}
+    for label, text in zip(notes["shard"], notes["note"], strict=True):
+        note = json.loads(text)
+        small: dict[Key, pa.Buffer] = small_bundles(note)
+        states[label] = ShardState(note, small)
     if set(states) != set(labels):
         raise EngineError(
             f"the state of {folder!r} after batch {batch} has the shards {sorted(states)}, and the "
