@@ -86,7 +86,7 @@ class Killed:
                 if process.returncode == -signal.SIGKILL:
                     self.kills += 1
                     return False
-                assert "ended" in rest, errors[-3000:]
+                assert "ended" in rest, f"exit {process.returncode}: {errors[-3000:]}"
                 return True
             time.sleep(kill_after)
             return process.poll() is not None
