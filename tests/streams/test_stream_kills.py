@@ -68,25 +68,26 @@ class Killed:
         """Run it, killed so many seconds after it started; whether it ended by itself."""
         command = [sys.executable, "-m", "tests.streams.victim", json.dumps({**self.said, **more})]
         process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
             start_new_session=True,
         )  # fmt: skip
         assert process.stdout is not None
         try:
+            # Without a buffer, in which what a quick job says next would be lost.
             first = process.stdout.readline()
-            if first != "started\n":
+            if first != b"started\n":
                 process.wait(60)
                 if process.returncode == -signal.SIGKILL:
                     self.kills += 1
                     return False
                 assert process.stderr is not None
-                pytest.fail(f"it did not start: {process.stderr.read()[-3000:]}")
+                pytest.fail(f"it did not start: {process.stderr.read().decode()[-3000:]}")
             if kill_after is None:
                 rest, errors = process.communicate(timeout=180)
                 if process.returncode == -signal.SIGKILL:
                     self.kills += 1
                     return False
-                assert "ended" in rest, f"exit {process.returncode}: {errors[-3000:]}"
+                assert b"ended" in rest, f"exit {process.returncode}: {errors.decode()[-3000:]}"
                 return True
             time.sleep(kill_after)
             return process.poll() is not None
