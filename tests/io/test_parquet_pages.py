@@ -18,6 +18,7 @@ from headrace.io.parquet import ParquetSource, _bytes_of, _open
 from headrace.io.parquet_pages import Chunk, open_chunk
 from headrace.io.parquet_scan import Scan, conditions_of
 from headrace.kernels.native import snappy
+from headrace.plan.estimate import estimated_bytes
 from headrace.plan.node import show
 from headrace.plan.optimise import optimised
 from headrace.plan.prune import columns_of
@@ -211,6 +212,21 @@ def test_a_source_is_given_what_it_can_decide_and_no_more(tmp_path):
     # Watermarks are those of all records.
     timed = hr.read_parquet(written(tmp_path, pa.table({"at": [DAY], "i": [1]}), {}))
     assert plan_of(timed.event_time("at", delay="1s").filter(few))[0] == []
+
+
+def test_a_side_of_a_join_is_guessed_by_its_conditions_wherever_they_are_decided(tmp_path):
+    table = pa.table({"i": range(1000), "v": [[n] for n in range(1000)]})
+    read = hr.read_parquet(written(tmp_path, table, {}))
+
+    def size(stream):
+        return estimated_bytes(optimised([stream.node])[0]) / read.node.source.nbytes
+
+    here, after = read.filter("i > 5"), read.filter("v[0] > 5")
+    assert plan_of(here)[0]
+    assert not plan_of(after)[0]
+    assert size(here) == pytest.approx(size(after), rel=0.01) == pytest.approx(0.5, rel=0.01)
+    assert size(read.filter("i = 5 and i < 9")) == pytest.approx(0.05, rel=0.01)
+    assert size(read.filter("i in (1, 2) or i > 7")) == pytest.approx(0.7, rel=0.01)
 
 
 def test_explain_says_what_a_source_decides(tmp_path):
