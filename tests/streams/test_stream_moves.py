@@ -51,6 +51,10 @@ PIPELINES: dict[str, Callable[[hr.Stream], hr.Stream]] = {
         s.filter("v % 2 = 1").union(s.filter("v % 2 = 0"))
         .key_by("k").window(hr.tumbling("9s")).agg(all=hr.collect("v"))
     ),
+    "a union in order, sliding": lambda s: (
+        s.filter("v % 2 = 1").union(s.filter("v % 2 = 0"))
+        .key_by("k").window(hr.sliding("9s", every="3s")).agg(all=hr.collect("v"))
+    ),
     "a scan": lambda s: (
         s.key_by("k").scan(lambda n, row: (n + row.v, n + row.v), 0, schema={"total": "bigint"})
     ),

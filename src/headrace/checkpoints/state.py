@@ -172,12 +172,12 @@ def _before_all(notes: list[Note]) -> list[Note]:
         if name.startswith("kept-")
         for listed in slices.values()
     ]
-    parts = sorted({tuple(order[:-2]) for listed in lists for _, _, order in listed if order})
+    parts = sorted({order[0] for listed in lists for _, _, order in listed if order})
     places = {part: place - len(parts) for place, part in enumerate(parts)}
     for listed in lists:
         for bundle in listed:
             order = bundle[2]
-            bundle[2] = [places[tuple(order[:-2])], *order[-2:]] if order else order
+            bundle[2] = [places[order[0]], *order[1:]] if order else order
     return copied
 
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 Order = tuple[int, ...]
-"""A place in the input, to compare with others. The last two numbers count within one part of the
-input, a split or a bundle; those before them say which part."""
+"""A place in the input, to compare with others. The first number says which part of the input, as a
+split of a source; those after it count within that part, and a state gets them in their order."""
 Note = dict[str, Any]
 """The small things that a state remembers beside its bundles, as JSON holds them."""
 
@@ -33,7 +33,21 @@ def of_lane(lane: int, number: int) -> int:
 
 def origin(order: Order) -> Order:
     """Which part of the input a place is in: what comes of one part comes in its order."""
-    return order[:-2]
+    return order[:1]
+
+
+def place_in(order: Order) -> tuple[int, int]:
+    """The place within its part as two numbers: its sequence, and all that count within that.
+
+    Those after the first are as many for all bundles that come the same way, so each has as many
+    bits: beyond them bundles are no longer told apart, which takes thousands of one bundle.
+    """
+    sequence, *steps = order[1:] or (0,)
+    bits = 62 // max(1, len(steps))
+    folded = 0
+    for step in steps:
+        folded = folded << bits | min(step, (1 << bits) - 1)
+    return sequence, folded
 
 
 class Store(Protocol):

@@ -56,7 +56,7 @@ from headrace.operators.operator import (
 )
 from headrace.operators.shards import Shards
 from headrace.operators.sliced_tables import SlicedTables
-from headrace.operators.stores import Note, Order, Retained, Store, origin
+from headrace.operators.stores import Note, Order, Retained, Store, origin, place_in
 from headrace.operators.tables import MANY_SLICES, ROW
 from headrace.plan.groups import GroupBy
 from headrace.plan.node import named
@@ -65,7 +65,7 @@ from headrace.windows import BEGINNING, FOREVER, Window
 
 PANE = "__pane"
 _PLACES = ("__sequence", "__step", ROW)
-"""A record's place in its part of the input: the last two numbers of its bundle's, and its own."""
+"""A record's place in its part of the input: the two numbers of its bundle's, and its own."""
 _FEW_RECORDS = 128
 """A pane of a bundle with fewer records than this costs more than its records."""
 _MOST_PANES = 32
@@ -332,7 +332,7 @@ class WindowState(State):
     def _placed(self, part: Part) -> pa.RecordBatch:
         """Partials of single records with their places in their part of the input."""
         rows = part.batch.num_rows
-        sequence, step = (pa.array(np.full(rows, n)) for n in (0, 0, *part.order)[-2:])
+        sequence, step = (pa.array(np.full(rows, n)) for n in place_in(part.order))
         columns = [*part.batch.columns[:-1], sequence, step, part.batch.columns[-1]]
         return pa.RecordBatch.from_arrays(columns, schema=self.operator.kept_schema)
 
