@@ -16,7 +16,7 @@ import pyarrow as pa
 from numba import njit
 
 from headrace.box.engine import Box
-from headrace.kernels.expressions.kernel import numbers
+from headrace.kernels.columns import numbers
 from headrace.kernels.native.memory import (
     HIGHS,
     U64,

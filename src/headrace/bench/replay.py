@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.io.source import BUNDLE_ROWS, Source, Split, Watermark
-from headrace.kernels.expressions.kernel import numbers
+from headrace.kernels.columns import numbers
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from headrace.box.reordering import LockingReorder, NonBlockingReorder, Reorder
 from headrace.box.worklists import HybridQueue, PartitionedQueue, SharedQueue, Worklist
 from headrace.errors import PlanError, nearest
 from headrace.kernels.aggregate import key_hashes, rows_by_shard
-from headrace.kernels.expressions.kernel import as_column, numbers
+from headrace.kernels.columns import as_column, numbers
 from headrace.kernels.order import by_hash
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from headrace.io.parquet_columns import Damaged, paged_columns
 from headrace.io.parquet_pages import Buffers, Chunk, Numbers, open_chunk
 from headrace.io.parquet_statistics import Bounds, may_hold
 from headrace.io.source import BUNDLE_ROWS
+from headrace.kernels.columns import as_column
 from headrace.kernels.expressions import compile_expression, evaluate
-from headrace.kernels.expressions.kernel import as_column
 from headrace.plan.prune import columns_of
 from headrace.types import normal_batch
 

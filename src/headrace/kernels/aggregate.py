@@ -27,11 +27,11 @@ from headrace.kernels.chain import (
     is_not_empty,
     storable,
 )
+from headrace.kernels.columns import as_column
 from headrace.kernels.expressions import Kernel, compile_expression, evaluate
 from headrace.kernels.expressions.casts import cast
 from headrace.kernels.expressions.codes import decoded
 from headrace.kernels.expressions.hashing import hash_columns, hashable
-from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.group import Grouper, normal_key
 from headrace.kernels.native import panes
 from headrace.kernels.words import WordTable

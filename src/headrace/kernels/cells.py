@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from headrace.errors import StepError
 from headrace.kernels.aggregate import Aggregation
-from headrace.kernels.expressions.kernel import as_column, numbers
+from headrace.kernels.columns import as_column, numbers
 from headrace.kernels.group import is_fixed, key_words
 from headrace.kernels.native import cells, locks
 from headrace.kernels.native.memory import cleared

@@ -14,9 +14,10 @@ from sqlglot import exp
 
 from headrace.errors import ExpressionError, HeadraceError, PlanError, StepError
 from headrace.kernels import rows
+from headrace.kernels.columns import Text, as_column, numbers
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.codes import decoded, is_coded, plain_schema
-from headrace.kernels.expressions.kernel import Kernel, as_column, numbers
+from headrace.kernels.expressions.kernel import Kernel
 from headrace.kernels.join import Lookup
 from headrace.kernels.lateness import PROCESSING_TIME, stamped
 from headrace.kernels.memo import memo_rows
@@ -24,7 +25,7 @@ from headrace.kernels.native import panes
 from headrace.kernels.routing import route_rows
 from headrace.kernels.row_steps import RowStep
 from headrace.kernels.table_join import Finder
-from headrace.kernels.tokenise import Text, Tokeniser
+from headrace.kernels.tokenise import Tokeniser
 from headrace.plan.joins import LookUp
 from headrace.plan.node import Narrow
 from headrace.plan.prune import prune

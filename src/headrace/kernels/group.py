@@ -15,12 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import PlanError
+from headrace.kernels.columns import Text, as_column, numbers, validity
 from headrace.kernels.expressions.codes import by_code, decoded, mapped
-from headrace.kernels.expressions.hashing import _bits
-from headrace.kernels.expressions.kernel import as_column, numbers, validity
+from headrace.kernels.expressions.hashing import float_bits
 from headrace.kernels.native import pairs, strings
 from headrace.kernels.native.memory import cleared
-from headrace.kernels.tokenise import Text
 from headrace.types import type_name
 
 _NONE = np.zeros(0, np.int64)
@@ -177,9 +176,9 @@ def key_words(array: pa.Array) -> np.ndarray[Any, Any]:
     """A fixed-width column as 64-bit words that are equal just when the values are."""
     kind, t = array.type, pa.types
     if t.is_float64(kind):
-        return np.asarray(_bits(numbers(array, np.float64), np.int64))
+        return np.asarray(float_bits(numbers(array, np.float64), np.int64))
     if t.is_float32(kind):
-        return np.asarray(_bits(numbers(array, np.float32), np.int32))
+        return np.asarray(float_bits(numbers(array, np.float32), np.int32))
     if t.is_boolean(kind):
         return numbers(array.cast(pa.int8()), np.int8)
     return numbers(array, f"i{kind.bit_width // 8}")
@@ -238,7 +237,7 @@ class Grouper:
 
     def groups(self, columns: Sequence[pa.Array]) -> tuple[Any, Any]:
         """The group number of each row, and the rows that brought a new key."""
-        codes = [_coded(c) for c in columns]
+        codes = [as_key(c) for c in columns]
         groups = self._table.number(codes)
         fresh = np.empty(self._table.size - self.size, np.int64)
         if fresh.size:
@@ -270,7 +269,7 @@ def _size(array: pa.Array) -> int:
     return int(array.nbytes)
 
 
-def _coded(array: pa.Array) -> pa.Array:
+def as_key(array: pa.Array) -> pa.Array:
     """A column as the tables take it: decimals by their bytes."""
     if pa.types.is_decimal(array.type):
         return pc.cast(array, pa.string()).cast(pa.string())

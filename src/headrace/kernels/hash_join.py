@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.kernels.expressions.kernel import numbers, validity
+from headrace.kernels.columns import Text, numbers, validity
 from headrace.kernels.group import is_fixed, key_words
 from headrace.kernels.native import hash_join as native
 from headrace.kernels.native.memory import cleared
 from headrace.kernels.slots import empty_slots
-from headrace.kernels.tokenise import Text
 
 Rows = np.ndarray[Any, Any]
 

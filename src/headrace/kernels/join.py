@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.kernels.expressions.kernel import as_column
+from headrace.kernels.columns import as_column
 from headrace.kernels.hash_join import HashTable
 from headrace.kernels.native import hash_join as native
 from headrace.plan.joins import Join

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import StepError
+from headrace.kernels.columns import filled, numbers
 from headrace.kernels.expressions import compile_expression, evaluate
-from headrace.kernels.expressions.kernel import filled, numbers
 from headrace.kernels.native import panes
 from headrace.kernels.rows import rows_of
 from headrace.plan.time import EventTime

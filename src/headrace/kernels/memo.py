@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import StepError
+from headrace.kernels.columns import as_column
 from headrace.kernels.expressions import compile_expression, evaluate
-from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.rows import describe, packed, results_of
 from headrace.plan.rows import MapMemo
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import PlanError
-from headrace.kernels.expressions.kernel import as_column, numbers, validity
+from headrace.kernels.columns import as_column, numbers, validity
 from headrace.kernels.group import Grouper, is_fixed, key_words
 from headrace.kernels.native import hash_order
 from headrace.types import type_name

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import PlanError
+from headrace.kernels.columns import as_column
 from headrace.kernels.expressions import compile_expression, evaluate
-from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.rows import results_of
 from headrace.plan.node import function_name
 from headrace.plan.prune import columns_of

@@ -17,7 +17,7 @@ import pyarrow as pa
 from headrace.errors import StepError
 from headrace.kernels.accumulators.numeric import grown
 from headrace.kernels.aggregate import Aggregation, Merge
-from headrace.kernels.expressions.kernel import numbers, validity
+from headrace.kernels.columns import numbers, validity
 from headrace.kernels.group import Grouper
 from headrace.windows import Window
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.kernels.aggregate import key_hashes
+from headrace.kernels.columns import as_column
 from headrace.kernels.expressions.hashing import hash_columns
-from headrace.kernels.expressions.kernel import as_column
-from headrace.kernels.group import _coded, is_fixed, key_words
+from headrace.kernels.group import as_key, is_fixed, key_words
 from headrace.kernels.native import multimap
 from headrace.kernels.order import order_key
 from headrace.kernels.records import Records
@@ -51,7 +51,7 @@ class Side:
         columns = [batch.column(n) for n in self.keys]
         if self.exact:
             return key_words(columns[0]).astype(np.int64, copy=False)
-        return hash_columns([_coded(c) for c in columns], batch.num_rows).view(np.int64)
+        return hash_columns([as_key(c) for c in columns], batch.num_rows).view(np.int64)
 
 
 class Tables:

@@ -9,47 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.kernels.expressions.kernel import validity
+from headrace.kernels.columns import Text
 from headrace.kernels.native import tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """The buffers of a string array as native code takes them."""
-
-    data: np.ndarray[Any, Any]
-    offsets: np.ndarray[Any, Any]
-    valid: np.ndarray[Any, Any]
-
-    @staticmethod
-    def of(array: pa.Array) -> Text:
-        _, offsets, data = array.buffers()
-        if len(array) == 0 or offsets is None:
-            return Text(_NO_BYTES, np.zeros(1, np.int32), validity(array))
-        places = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4)
-        raw = _NO_BYTES if data is None or data.size == 0 else np.frombuffer(data, np.uint8)
-        return Text(raw, places, validity(array))
-
-    @property
-    def is_ascii(self) -> bool:
-        """Whether every byte of the rows is below 128."""
-        part = self.data[self.offsets[0] : self.offsets[-1]]
-        return part.size == 0 or int(part.max()) < 128
-
-    def some(self, rows: np.ndarray[Any, Any]) -> Text:
-        """Some of the rows, copied together; there must be no nulls."""
-        sizes = self.offsets[rows + 1] - self.offsets[rows]
-        places = np.empty(rows.size + 1, np.int32)
-        out = np.empty(int(sizes.sum()) + 8, np.uint8)
-        tokens.gather_rows(self.data, self.offsets, rows, places, out)
-        return Text(out, places, self.valid)
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.offsets[-1] - self.offsets[0]) + 4 * self.offsets.size
-
-
-_NO_BYTES = np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)

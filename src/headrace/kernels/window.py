@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.errors import ExpressionError, StepError
 from headrace.kernels.aggregate import Aggregation, _rows, by_shard
 from headrace.kernels.chain import blame
-from headrace.kernels.expressions.kernel import filled, numbers
+from headrace.kernels.columns import filled, numbers
 from headrace.kernels.group import Grouper, normal_key
 from headrace.kernels.native import panes
 from headrace.plan.time import END, START

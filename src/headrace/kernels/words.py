@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.kernels.chain import SplitText
+from headrace.kernels.columns import Text
 from headrace.kernels.group import TextTable
 from headrace.kernels.native import short_words, strings, tokens
 from headrace.kernels.native.memory import cleared
-from headrace.kernels.tokenise import Text, Tokeniser
+from headrace.kernels.tokenise import Tokeniser
 
 _ALL_ROWS = np.zeros(0, np.int64)
 _LEAST = 1 << 10

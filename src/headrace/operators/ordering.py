@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from headrace.errors import EngineError
 from headrace.kernels.chain import compile_chain
+from headrace.kernels.columns import as_column
 from headrace.kernels.expressions import compile_expression, evaluate
-from headrace.kernels.expressions.kernel import as_column
 from headrace.kernels.order import first_rows, order_key, sort_rows
 from headrace.operators.operator import Hosting, Input, Operator, Part, PassedOn, Result, State
 from headrace.operators.stores import Note, Order, Retained, Store

@@ -20,7 +20,7 @@ import pyarrow as pa
 from headrace.expressions import col
 from headrace.kernels.aggregate import key_hashes
 from headrace.kernels.chain import compile_chain
-from headrace.kernels.expressions.kernel import as_column, filled
+from headrace.kernels.columns import as_column, filled
 from headrace.kernels.group import Grouper
 from headrace.kernels.native import panes, scans
 from headrace.kernels.scans import Records, Steps, steps_of

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.kernels.aggregate import Aggregation, compile_partial
-from headrace.kernels.expressions.kernel import numbers
+from headrace.kernels.columns import numbers
 from headrace.kernels.window import Sessions, Spans, backwards, session_spans
 from headrace.operators.group import describe_group
 from headrace.operators.operator import (

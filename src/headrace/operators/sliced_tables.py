@@ -16,8 +16,7 @@ from headrace.kernels.aggregate import (
 )
 from headrace.kernels.cells import Adding, NumberPlan, NumberTable
 from headrace.kernels.chain import blame
-from headrace.kernels.expressions.kernel import as_column
-from headrace.kernels.tokenise import Text
+from headrace.kernels.columns import Text, as_column
 from headrace.kernels.window import rows_by_pane
 from headrace.operators.operator import Hosting
 from headrace.operators.stores import Order

@@ -23,7 +23,8 @@ from headrace.kernels.aggregate import (
     by_shard,
 )
 from headrace.kernels.cells import NumberPlan, NumberTable
-from headrace.kernels.tokenise import Text, Tokeniser
+from headrace.kernels.columns import Text
+from headrace.kernels.tokenise import Tokeniser
 from headrace.kernels.words import WordTable
 from headrace.operators.operator import Hosting, Task
 from headrace.operators.stores import Order

@@ -28,7 +28,7 @@ from headrace.kernels.aggregate import (
     compile_aggregation,
     compile_partial,
 )
-from headrace.kernels.expressions.kernel import numbers
+from headrace.kernels.columns import numbers
 from headrace.kernels.sliding import slid, sliding_state
 from headrace.kernels.window import (
     backwards,

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.kernels.chain import compile_chain
-from headrace.kernels.expressions.kernel import as_column
+from headrace.kernels.columns import as_column
 from headrace.kernels.window import backwards, event_times
 from headrace.operators.operator import (
     Description,

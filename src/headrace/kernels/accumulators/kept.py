@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from headrace.kernels.accumulators.protocol import Numbers
 from headrace.kernels.accumulators.row_lists import RowLists
+from headrace.kernels.columns import as_column, numbers, validity
 from headrace.kernels.expressions.hashing import hash_columns
-from headrace.kernels.expressions.kernel import as_column, numbers, validity
 from headrace.kernels.group import Grouper
 from headrace.kernels.order import order_key, sort_rows
 

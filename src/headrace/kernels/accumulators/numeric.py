@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from headrace.errors import ExpressionError
 from headrace.kernels.accumulators.protocol import Numbers
-from headrace.kernels.expressions.kernel import as_column, numbers, validity
+from headrace.kernels.columns import as_column, numbers, validity
 from headrace.kernels.native import accumulate
 from headrace.kernels.native.memory import cleared
 from headrace.types import type_name

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.kernels.accumulators.protocol import Numbers
-from headrace.kernels.expressions.kernel import as_column
+from headrace.kernels.columns import as_column
 
 
 class RowLists:

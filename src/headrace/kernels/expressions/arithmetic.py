@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from headrace.errors import ExpressionError, PlanError
+from headrace.kernels.columns import from_numbers, numbers, validity
 from headrace.kernels.expressions.casts import cast
 from headrace.kernels.expressions.kernel import (
     Kernel,
@@ -20,14 +21,11 @@ from headrace.kernels.expressions.kernel import (
     apply,
     apply_arrays,
     constant,
-    from_numbers,
     function,
     is_number,
     literal_value,
     node,
     not_for_spark,
-    numbers,
-    validity,
     want,
 )
 from headrace.kernels.expressions.promotion import as_decimal, common

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.kernels.columns import Text
 from headrace.kernels.expressions.needles import Needle
 from headrace.kernels.native import automata as native
-from headrace.kernels.tokenise import Text
 
 try:  # what re itself parses with
     from re import _constants, _parser  # type: ignore[attr-defined]

@@ -15,16 +15,14 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from headrace.errors import ExpressionError, PlanError
+from headrace.kernels.columns import from_numbers, numbers, validity
 from headrace.kernels.expressions.kernel import (
     Kernel,
     Scope,
     apply,
     apply_arrays,
-    from_numbers,
     node,
     not_for_spark,
-    numbers,
-    validity,
 )
 from headrace.types import from_sqlglot, type_name
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.kernels.expressions.kernel import as_column, numbers, validity
+from headrace.kernels.columns import as_column, numbers, validity
 from headrace.kernels.native import codes as native
 from headrace.types import CODED
 

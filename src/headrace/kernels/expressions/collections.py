@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from headrace.errors import ExpressionError, PlanError, nearest
+from headrace.kernels.columns import numbers, validity
 from headrace.kernels.expressions.casts import cast
 from headrace.kernels.expressions.codes import decoded, is_coded
 from headrace.kernels.expressions.kernel import (
@@ -20,8 +21,6 @@ from headrace.kernels.expressions.kernel import (
     function,
     literal_value,
     node,
-    numbers,
-    validity,
     want,
 )
 from headrace.kernels.expressions.logic import comparer

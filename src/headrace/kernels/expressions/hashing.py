@@ -9,16 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import PlanError
-from headrace.kernels.expressions.kernel import (
-    Kernel,
-    Scope,
-    apply_arrays,
-    function,
-    numbers,
-    validity,
-)
+from headrace.kernels.columns import Text, numbers, validity
+from headrace.kernels.expressions.kernel import Kernel, Scope, apply_arrays, function
 from headrace.kernels.native import hashing as native
-from headrace.kernels.tokenise import Text
 from headrace.types import type_name
 
 _NATIVE = {
@@ -43,9 +36,9 @@ def hash_columns(arrays: Sequence[pa.Array], rows: int, name: str = "xxhash64") 
         elif (t.is_integer(kind) and kind.bit_width < 64) or t.is_date(kind):
             ints(numbers(array, f"i{kind.bit_width // 8}"), valid, hashes)
         elif t.is_float32(kind):
-            ints(_bits(numbers(array, np.float32), np.int32), valid, hashes)
+            ints(float_bits(numbers(array, np.float32), np.int32), valid, hashes)
         elif t.is_float64(kind):
-            longs(_bits(numbers(array, np.float64), np.int64), valid, hashes)
+            longs(float_bits(numbers(array, np.float64), np.int64), valid, hashes)
         elif t.is_int64(kind) or t.is_timestamp(kind) or t.is_duration(kind):
             longs(numbers(array, np.int64), valid, hashes)
         else:
@@ -53,7 +46,7 @@ def hash_columns(arrays: Sequence[pa.Array], rows: int, name: str = "xxhash64") 
     return hashes
 
 
-def _bits(values: Any, dtype: Any) -> Any:
+def float_bits(values: Any, dtype: Any) -> Any:
     """Floats by their bits, with one zero and one NaN."""
     plain = values + values.dtype.type(0)
     return np.where(np.isnan(plain), values.dtype.type(np.nan), plain).view(dtype)

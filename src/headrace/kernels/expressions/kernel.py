@@ -165,49 +165,6 @@ def is_number(kind: pa.DataType) -> bool:
     )
 
 
-def validity(array: pa.Array) -> np.ndarray[Any, Any]:
-    """False for each null; empty where there is none, which native code reads as all valid."""
-    if array.null_count == 0:
-        return _ALL_VALID
-    return array.is_valid().to_numpy(zero_copy_only=False)
-
-
-_ALL_VALID = np.zeros(0, dtype=np.bool_)
-
-
-def as_column(values: Any, kind: pa.DataType | None = None) -> pa.Array:
-    """Numbers that are all there as a column, of their own type or one as wide as they are.
-
-    Without a copy, and without giving up the interpreter lock as often as ``pa.array`` does.
-    """
-    values = np.ascontiguousarray(values)
-    kind = pa.from_numpy_dtype(values.dtype) if kind is None else kind
-    return pa.Array.from_buffers(kind, values.size, [None, pa.py_buffer(values)])
-
-
-def filled(values: Any, count: int, kind: pa.DataType) -> pa.Array:
-    """A column of one 64-bit value, or of as many as there are rows, in memory of Arrow's pool."""
-    data = pa.allocate_buffer(8 * count)
-    np.frombuffer(data, np.int64)[:] = values
-    return pa.Array.from_buffers(kind, count, [None, data])
-
-
-def numbers(array: pa.Array, dtype: Any) -> np.ndarray[Any, Any]:
-    """A fixed-width array's values as NumPy, with anything in place of nulls; no copy."""
-    width = np.dtype(dtype).itemsize
-    data = array.buffers()[1]
-    if data is None or len(array) == 0:
-        return np.zeros(len(array), dtype=dtype)
-    return np.frombuffer(data, dtype=dtype, count=len(array), offset=array.offset * width)
-
-
-def from_numbers(values: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], kind: Any) -> pa.Array:
-    """An Arrow array of NumPy values; ``valid`` as ``validity`` gives it."""
-    mask = ~valid if valid.size else None
-    array = pa.array(values, mask=mask)
-    return array if array.type.equals(kind) else array.cast(kind)
-
-
 def where(batch: pa.RecordBatch, mask: pa.Array, kernel: Kernel) -> pa.Array:
     """The kernel's values on the rows where ``mask`` is true, null elsewhere.
 

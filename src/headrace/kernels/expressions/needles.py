@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.kernels.columns import Text
 from headrace.kernels.expressions.patterns import rank
 from headrace.kernels.native import search
-from headrace.kernels.tokenise import Text
 
 
 class Needle:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from headrace.errors import PlanError
+from headrace.kernels.columns import as_column
 from headrace.kernels.expressions.automata import automaton_of
 from headrace.kernels.expressions.kernel import (
     FUNCTIONS,
@@ -19,7 +20,6 @@ from headrace.kernels.expressions.kernel import (
     Scope,
     apply,
     apply_arrays,
-    as_column,
     function,
     literal_value,
     node,

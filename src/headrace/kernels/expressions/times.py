@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from sqlglot import exp
 
 from headrace.errors import ExpressionError, PlanError
+from headrace.kernels.columns import Text, from_numbers, numbers, validity
 from headrace.kernels.expressions.casts import cast, from_wall, local
 from headrace.kernels.expressions.kernel import (
     Kernel,
@@ -20,15 +21,11 @@ from headrace.kernels.expressions.kernel import (
     apply,
     apply_arrays,
     constant,
-    from_numbers,
     function,
     literal_value,
     node,
-    numbers,
-    validity,
 )
 from headrace.kernels.native import dates
-from headrace.kernels.tokenise import Text
 from headrace.types import INTERVAL, TIMESTAMP, type_name
 
 INT = pa.int32()

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.kernels.expressions.kernel import as_column
+from headrace.kernels.columns import as_column
 from headrace.kernels.rows import VALUE
 from headrace.kernels.scans.steps import Records
 from headrace.plan.scans import UserStep

@@ -17,8 +17,8 @@ from headrace.errors import ExpressionError, StepError
 from headrace.kernels.accumulators import Accumulator, accumulator
 from headrace.kernels.aggregate import aggregate_trees
 from headrace.kernels.chain import blame
+from headrace.kernels.columns import as_column, numbers
 from headrace.kernels.expressions import compile_expression, evaluate
-from headrace.kernels.expressions.kernel import as_column, numbers
 from headrace.kernels.group import normal_key
 from headrace.kernels.native import queues
 from headrace.kernels.native.queues import FIRST, GIVEN, LAST, NEEDS

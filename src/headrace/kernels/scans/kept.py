@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from headrace.kernels.expressions.kernel import as_column, validity
+from headrace.kernels.columns import as_column, validity
 from headrace.kernels.group import is_fixed
 from headrace.kernels.scans.running import as_numbers, typed
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.kernels.expressions.kernel import as_column, numbers
+from headrace.kernels.columns import as_column, numbers
 from headrace.kernels.native import scans
 from headrace.kernels.scans.steps import Records, Steps, grown
 from headrace.plan.scans import RankStep, Scan

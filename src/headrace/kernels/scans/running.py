@@ -13,8 +13,8 @@ from headrace.aggregates import Aggregate
 from headrace.errors import ExpressionError, PlanError, StepError
 from headrace.kernels.accumulators import accumulator
 from headrace.kernels.aggregate import aggregate_trees
+from headrace.kernels.columns import as_column, numbers, validity
 from headrace.kernels.expressions import Kernel, compile_expression, evaluate
-from headrace.kernels.expressions.kernel import as_column, numbers, validity
 from headrace.kernels.group import is_fixed
 from headrace.kernels.native import scans
 from headrace.kernels.scans.steps import Records, Steps, grown

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.kernels.expressions.kernel import as_column
+from headrace.kernels.columns import as_column
 from headrace.kernels.scans.steps import Records, Steps, by_slot
 from headrace.kernels.window import event_times
 from headrace.plan.scans import Scan, ShiftStep

@@ -16,7 +16,7 @@ from headrace.aggregates import Aggregate
 from headrace.errors import ExpressionError
 from headrace.kernels.accumulators import Accumulator
 from headrace.kernels.accumulators.numeric import Count, Extreme, Mean, Moments, Sum
-from headrace.kernels.expressions.kernel import as_column
+from headrace.kernels.columns import as_column
 from headrace.kernels.native import slices
 from headrace.kernels.scans.kept import Taken
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from headrace.errors import StepError
 from headrace.kernels.chain import as_bundle
-from headrace.kernels.expressions.kernel import as_column, numbers
+from headrace.kernels.columns import as_column, numbers
 from headrace.kernels.rows import failure, pack_rows, rows_of
 from headrace.kernels.scans.compiled import CompiledStep, FailedAt, compiled_step, packed_dtype
 from headrace.kernels.scans.steps import Records, Steps, by_slot
