@@ -113,6 +113,11 @@ def test_a_misspelt_field_of_json_is_refused(tmp_path: Path) -> None:
         hr.read_json(tmp_path / "a.json", schema={"fre": "bigint", "zone": "string"})
     rare = hr.read_json(tmp_path / "a.json", schema={"fare": "bigint", "tip": "bigint"})
     assert rare.to_list(on="box") == [(1, None)]
+    (tmp_path / "b.json").write_text('{"no": 1, "ID": 2}\n')
+    short = hr.read_json(tmp_path / "b.json", schema={"n": "bigint"})
+    assert short.to_list(on="box") == [(None,)]
+    with pytest.raises(hr.PlanError, match="'id' of schema=; did you mean 'ID'"):
+        hr.read_json(tmp_path / "b.json", schema={"id": "bigint"})
 
 
 def test_a_file_called_means_is_no_hint(tmp_path: Path) -> None:

@@ -33,13 +33,18 @@ class EngineError(HeadraceError):
 def refuse_misspelt(names: Iterable[str], present: Iterable[str], where: str) -> None:
     """Refuse a field that no record has while one of nearly its name is there and not asked for.
 
-    The column would be null throughout, in silence; a field that is just rare is let pass.
+    The column would be null throughout, in silence; a field that is just rare is let pass, and one
+    or two letters are near to too much to tell.
     """
     asked = list(names)
     there = list(present)
     spare = [n for n in there if n not in asked]
     for name in asked:
-        close = [] if name in there else difflib.get_close_matches(name, spare, n=1)
+        if name in there:
+            continue
+        close = [n for n in spare if n.lower() == name.lower()]
+        if not close and len(name) > 2:
+            close = difflib.get_close_matches(name, spare, n=1)
         if close:
             raise PlanError(
                 f"{where}: no record has the field '{name}' of schema=; did you mean '{close[0]}'?"

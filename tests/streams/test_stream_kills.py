@@ -232,6 +232,8 @@ def test_a_postgres_table_holds_every_result_once(
 ) -> None:
     import psycopg
 
+    with psycopg.connect(postgres_url) as link:  # the other engine's are there too
+        link.execute("DROP TABLE IF EXISTS results")
     found = records(4000, seed=4)
     killed = Killed(
         on=on, source="folder", where=folder_of(tmp_path, found, 20), sink="postgres",
