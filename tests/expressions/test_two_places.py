@@ -51,6 +51,9 @@ EXPRESSIONS = [
     "substring(s, 2147483647)",
     "round(z, 1000)",
     "cast(z as string)",
+    "case when null then 1 else id end",
+    "case when if(null, null, null) then 1 when id = 2 then 3 end",
+    "if(null, 1, id)",
 ]
 
 

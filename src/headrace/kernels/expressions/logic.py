@@ -21,6 +21,7 @@ from headrace.kernels.expressions.kernel import (
     function,
     is_number,
     node,
+    not_for_spark,
     spread,
     want,
     where,
@@ -281,7 +282,12 @@ def build_case(scope: Scope, tree: exp.Case) -> Kernel:
     default = tree.args.get("default")
     if default is not None:
         branches.append((None, scope.compile(default)))
-    return first_that(scope, branches, "CASE")
+    case = first_that(scope, branches, "CASE")
+    # A condition that is just NULL has no type, which Spark refuses here, and only here.
+    nothing = tree.this is None and any(
+        pa.types.is_null(scope.compile(branch.this).type) for branch in tree.args["ifs"]
+    )
+    return not_for_spark(case) if nothing else case
 
 
 @node(exp.If)
