@@ -60,6 +60,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: hr.from_items([{"at": AWARE}]).event_time("at", ahead="1h"),
         "input that does not end",
     ),
+    "descending in words": (lambda: TRIPS.sort("fare", descending="no"), "True or False.*'no'"),
+    "too many directions": (lambda: TRIPS.sort("t", descending=[True, False]), "1 columns"),
     "two zones": (
         lambda: TRIPS.time_zone("Europe/Berlin").union(TRIPS.time_zone("Asia/Tokyo")),
         "Asia/Tokyo and Europe/Berlin; a pipeline has one",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 from sqlglot import exp
 
@@ -32,13 +33,7 @@ class Sorting(Steps):
         with self._building("sort") as at:
             if not by:
                 raise PlanError("sort needs a column")
-            down = (
-                list(descending)
-                if isinstance(descending, (list, tuple))
-                else [bool(descending)] * len(by)
-            )
-            if len(down) != len(by):
-                raise PlanError(f"{len(by)} columns, but descending= has {len(down)}")
+            down = _directions(descending, len(by))
             stream, order = self._order(by, down, "sort")
             step = max(at.step, stream.node.step + 1)
             return self._same_columns(self._with(Sort(stream.schema, step, stream.node, order)))
@@ -90,3 +85,16 @@ class Sorting(Steps):
             return stream
         kept = [(n, col(n).tree) for n in self.columns]
         return stream._project(kept, "select", stream.node.step + 1)
+
+
+def _directions(descending: Any, columns: int) -> list[bool]:
+    """Whether each column is descending."""
+    down = list(descending) if isinstance(descending, (list, tuple)) else [descending] * columns
+    if len(down) != columns:
+        raise PlanError(f"{columns} columns, but descending= has {len(down)}")
+    for each in down:
+        if not isinstance(each, (bool, np.bool_)):
+            raise PlanError(
+                f"descending= takes True or False, or one for each column, not {each!r}"
+            )
+    return [bool(each) for each in down]

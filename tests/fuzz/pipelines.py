@@ -186,6 +186,7 @@ def aggregates(rng: random.Random, p: Pipeline, last: bool) -> list[tuple[str, A
                 (f"a7{n}", hr.var(n), f'var_samp("{n}")', "rough"),
                 (f"a8{n}", hr.std(n), f'stddev_samp("{n}")', "rough"),
             ]
+    options = [option for option in options if option[0] not in p.kinds]  # a key may have its name
     return rng.sample(options, min(len(options), rng.randint(1, 5)))
 
 

@@ -78,11 +78,16 @@ def _answer(text: str, kernel: Any, batch: pa.RecordBatch) -> tuple[list[Any] | 
     array.validate(full=True)
     assert len(array) == batch.num_rows, f"{text}: {len(array)} values of {batch.num_rows} rows"
     assert array.type.equals(kernel.type), f"{text}: {array.type} is not {kernel.type}"
+    return _listed(array), None
+
+
+def _listed(array: Any) -> list[Any]:
     if pa.types.is_date(array.type):
         array = array.cast(pa.int32())  # Python has no year 10000
     if pa.types.is_timestamp(array.type):
         array = array.cast(pa.int64())
-    return array.to_pylist(), None
+    values: list[Any] = array.to_pylist()
+    return values
 
 
 def _on_the_box(text: str, plain: pa.RecordBatch, other: pa.RecordBatch) -> None:
@@ -90,7 +95,7 @@ def _on_the_box(text: str, plain: pa.RecordBatch, other: pa.RecordBatch) -> None
     for batch in (plain, other):
         try:
             stream = hr.from_arrow(batch).select(value=text)
-            answers.append(stream.collect(on=hr.Box(workers=1)).to_pylist())
+            answers.append(_listed(stream.collect(on=hr.Box(workers=1)).column(0)))
         except HeadraceError as error:
             answers.append(type(error))
     assert repr(answers[0]) == repr(answers[1]), text

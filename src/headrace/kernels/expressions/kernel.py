@@ -85,9 +85,7 @@ def fold(kernel: Kernel) -> Kernel:
     try:
         value = kernel.run(_ONE_ROW)
     except (ExpressionError, pa.ArrowException):
-        if not kernel.raises:
-            raise
-        return kernel
+        return replace(kernel, raises=True)
     folded = constant(value if isinstance(value, pa.Scalar) else value[0])
     return not_for_spark(folded) if kernel.differs_in_spark else folded
 
