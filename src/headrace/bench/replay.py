@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.io.source import BUNDLE_ROWS, Source, Split, Watermark
+from headrace.io.source import SLICE_ROWS, Source, Split, Watermark
 from headrace.kernels.columns import numbers
 
 
@@ -67,20 +69,21 @@ class ReplaySplit(Split):
         """The records from one number on and up to another."""
         source = self.of
         table = source.table.select([n for n in source.table.schema.names if n in columns])
-        batches = table.combine_chunks().to_batches()
-        whole = batches[0] if len(batches) == 1 else None
-        assert whole is not None, "a replayed table fits one batch"
-        rows, start, sent = whole.num_rows, time.perf_counter(), first
-        chunk = BUNDLE_ROWS if source.rate is None else max(64, int(source.rate / 1000))
+        batches = table.combine_chunks().to_batches()  # several where a column has over 2 GB
+        ends = list(itertools.accumulate(batch.num_rows for batch in batches))
+        rows, start, sent = ends[-1], time.perf_counter(), first
+        chunk = SLICE_ROWS if source.rate is None else max(64, int(source.rate / 1000))
         while sent < end:
             epoch_end = (sent // source.epoch_records + 1) * source.epoch_records
             at = sent % rows
-            count = min(chunk, epoch_end - sent, rows - at, end - sent)
+            number = bisect.bisect_right(ends, at)
+            count = min(chunk, epoch_end - sent, ends[number] - at, end - sent)
             if source.rate is not None:
                 due = start + (sent - first + count) / source.rate
                 while (left := due - time.perf_counter()) > 0:
                     time.sleep(left)
-            yield self._moved(whole.slice(at, count), sent // rows)
+            begun = ends[number] - batches[number].num_rows
+            yield self._moved(batches[number].slice(at - begun, count), sent // rows)
             sent += count
             if sent == epoch_end:
                 yield Watermark(source.span(sent))

@@ -9,8 +9,10 @@ from headrace.box.bundle import Bundle
 from headrace.box.cascade import Cascade, Vertex
 from headrace.box.clock import Clock
 from headrace.box.container import Container
-from headrace.box.pace import MOST
 from headrace.windows import BEGINNING, FOREVER, Window
+
+_MANY = 80 * 1024
+"""So many records are worth an epoch where something waits for every watermark."""
 
 
 class Epochs:
@@ -88,5 +90,5 @@ class Epochs:
             if window.pane_at(watermark) > window.pane_at(promised):
                 return True
         if self.every_watermark:
-            return self.since_cut >= MOST or self.clock.now() - self.cut_at >= self.flush
-        return not self.grains and self.since_cut >= 16 * MOST
+            return self.since_cut >= _MANY or self.clock.now() - self.cut_at >= self.flush
+        return not self.grains and self.since_cut >= 16 * _MANY

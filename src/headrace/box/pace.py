@@ -8,8 +8,8 @@ import numpy as np
 
 from headrace.box.cascade import Cascade
 
-LEAST, MOST = 1 << 10, 80 * 1024
-"""The fewest and the most records of a bundle when its size adapts (StreamBox §8)."""
+LEAST, MOST = 1 << 10, 1 << 19
+"""The fewest and the most records of a bundle when its size adapts."""
 
 
 class Pace:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import PlanError, StepError, refuse_misspelt
-from headrace.io.source import BUNDLE_ROWS, Source, Split
+from headrace.io.source import BUNDLE_ROWS, SLICE_ROWS, Source, Split
 from headrace.kernels.rows import VALUE, failure, pack_rows
 from headrace.types import arrow_table, chosen, normal_batch, normal_schema, unique_names
 
@@ -64,7 +64,7 @@ class TableSplit(Split):
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         names = chosen(self.table.schema, columns).names
-        yield from self.table.select(names).to_batches(max_chunksize=BUNDLE_ROWS)
+        yield from self.table.select(names).to_batches(max_chunksize=SLICE_ROWS)
 
     def only(self, columns: Sequence[str]) -> TableSplit:
         """The same rows with fewer columns, so that less is sent."""
@@ -225,7 +225,7 @@ class GeneratedSplit(Split):
                     table = (
                         pa.Table.from_batches([item]) if isinstance(item, pa.RecordBatch) else item
                     )
-                    for batch in table.to_batches(max_chunksize=BUNDLE_ROWS):
+                    for batch in table.to_batches(max_chunksize=SLICE_ROWS):
                         yield normal_batch(batch, self.schema)
                     continue
                 pending.append(item)

@@ -16,13 +16,13 @@ from sqlglot import exp
 from headrace.io.parquet_columns import Damaged, paged_columns
 from headrace.io.parquet_pages import Buffers, Chunk, Numbers, open_chunk
 from headrace.io.parquet_statistics import Bounds, may_hold
-from headrace.io.source import BUNDLE_ROWS
+from headrace.io.source import BUNDLE_ROWS, SLICE_ROWS
 from headrace.kernels.columns import as_column
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.plan.prune import columns_of
 from headrace.types import normal_batch
 
-_SLAB, _SLAB_BYTES = 4 * BUNDLE_ROWS, 32 << 20
+_SLAB, _SLAB_BYTES = SLICE_ROWS, 32 << 20
 """The rows of a group that are decoded together, and about the bytes of them at most."""
 
 
@@ -90,9 +90,7 @@ class Scan:
                 continue
             columns = group.take(self.wanted.names, start, stop, rows)
             batch = pa.RecordBatch.from_arrays(columns, names=self.wanted.names)
-            batch = normal_batch(batch, self.wanted)
-            for at in range(0, batch.num_rows, BUNDLE_ROWS):
-                yield batch.slice(at, BUNDLE_ROWS)
+            yield normal_batch(batch, self.wanted)
 
     def _left(self, group: _Group, start: int, stop: int) -> Numbers | None:
         """The rows from ``start`` to ``stop`` that meet all conditions; None for all of them."""

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 BUNDLE_ROWS = 64 * 1024
 """The most records a source puts into one bundle."""
+SLICE_ROWS = 4 * BUNDLE_ROWS
+"""The same of records that are in memory as columns, of which engines take as many as they want."""
 
 
 @dataclass(frozen=True)
