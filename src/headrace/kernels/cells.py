@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import StepError
+from headrace.kernels import recycled
 from headrace.kernels.aggregate import Aggregation
 from headrace.kernels.columns import as_column, numbers
 from headrace.kernels.group import is_fixed, key_words
@@ -23,6 +24,7 @@ from headrace.kernels.native import cells, locks
 from headrace.kernels.native.memory import cleared
 
 _NONE = np.zeros(0, np.int64)
+_FLOATS = (cells.SUM_FLOAT, cells.MIN_FLOAT, cells.MAX_FLOAT)
 _LEAST = 1 << 4
 
 
@@ -72,17 +74,31 @@ class NumberPlan:
         if any(k.null_count for k in keys) or any(c.null_count for cs in inputs for c in cs):
             return None
         words = [key_words(k) for k in keys]
-        values = np.empty((len(self.inputs), len(keys[0])), np.int64)
+        values = self._values([inputs[i][0] for i in self.inputs], len(keys[0]))
         floats = values.view(np.float64)
-        for o, i in enumerate(self.inputs):
-            column = inputs[i][0]
-            if self.ops[o] in (cells.SUM_FLOAT, cells.MIN_FLOAT, cells.MAX_FLOAT):
+        return Rows(words[0], words[1] if len(words) > 1 else _NONE, values, floats)
+
+    def _values(self, columns: list[pa.Array], count: int) -> Any:
+        """The words of the values, a row of them for each aggregate that has one."""
+        if len(columns) == 1 and self._is_words(columns[0].type):
+            return numbers(columns[0], np.int64).reshape(1, -1)
+        values = recycled.empty((len(columns), count), np.int64)
+        floats = values.view(np.float64)
+        for o, column in enumerate(columns):
+            if self.ops[o] in _FLOATS:
                 floats[o] = numbers(column, column.type.to_pandas_dtype())
             elif pa.types.is_boolean(column.type):
                 values[o] = numbers(column.cast(pa.int8()), np.int8)
             else:
                 values[o] = numbers(column, f"i{column.type.bit_width // 8}")
-        return Rows(words[0], words[1] if len(words) > 1 else _NONE, values, floats)
+        values.flags.writeable = False  # so that there is one version of the native code
+        return values
+
+    def _is_words(self, kind: pa.DataType) -> bool:
+        """Whether the one column of values is as the table takes it."""
+        is_float = bool(pa.types.is_floating(kind))
+        width = 1 if pa.types.is_boolean(kind) else kind.bit_width
+        return width == 64 and is_float == (self.ops[0] in _FLOATS)
 
 
 def _op(kind: str, types: list[pa.DataType]) -> int | None:
@@ -110,13 +126,14 @@ class NumberTable:
         self.directory = np.zeros((parts, cells.LINE), np.int64)
         self.address = int(self.directory.ctypes.data)
         room = _LEAST * plan.width if like is None else like.largest
-        self.slots = [self._place(i, room) for i in range(parts)]
+        self.slots = list(cleared((parts, room), np.uint64))
+        for part, slots in enumerate(self.slots):
+            self._place(part, slots)
 
-    def _place(self, part: int, words: int) -> Any:
-        slots = cleared(words, np.uint64)
+    def _place(self, part: int, slots: Any) -> None:
+        self.slots[part] = slots
         self.directory[part, cells.ADDRESS] = slots.ctypes.data
-        self.directory[part, cells.WORDS] = words
-        return slots
+        self.directory[part, cells.WORDS] = slots.size
 
     @property
     def groups(self) -> int:
@@ -151,14 +168,14 @@ class NumberTable:
             if self.directory[part, cells.SIZE] >= room * 13 // 16:
                 # As large as the other parts, which have had as many keys by now.
                 more = max(old.size * (2 if room >= 1 << 14 else 4), self.largest)
-                self.slots[part] = self._place(part, more)
+                self._place(part, cleared(more, np.uint64))
                 cells.grow_cells(old, self.slots[part], plan.width, plan.keys)
         finally:
             locks.give_back(lock)
 
     def _columns(self, finished: bool, parts: range, size: int) -> list[pa.Array]:
         plan = self.plan
-        words = np.empty((plan.width, size), np.uint64)
+        words = recycled.empty((plan.width, size), np.uint64)
         cells.cells_out(self.directory, parts.start, parts.stop, plan.width, plan.keys, words)
         out = [_typed(words[i], k.type, as_key=True) for i, k in enumerate(plan.aggregation.keys)]
         counts = words[plan.keys].view(np.int64)
@@ -172,7 +189,8 @@ class NumberTable:
             if aggregate.kind != "mean":
                 out.append(_typed(word, kind))
             elif finished:
-                out.append(as_column(word.view(np.float64) / counts, kind))
+                means = recycled.empty(size, np.float64)
+                out.append(as_column(np.divide(word.view(np.float64), counts, means), kind))
             else:
                 states = [_typed(word, pa.float64()), _typed(counts, pa.int64())]
                 out.append(pa.StructArray.from_arrays(states, fields=list(kind)))
@@ -210,7 +228,7 @@ class Adding:
         buckets = len(tables) * self.parts
         self.directories = np.array([0 if t is None else t.address for t in tables], np.int64)
         self.starts, self.at = np.empty(buckets + 1, np.int64), np.empty(buckets, np.int64)
-        self.order = np.empty(rows.a.size, np.int32)
+        self.order = recycled.empty(rows.a.size, np.int32)
         self.fresh = True
         self.lock = threading.Lock()
         """Held by whoever goes on with it."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.kernels import recycled
 from headrace.kernels.native import tokens
 
 
@@ -32,10 +33,10 @@ def as_column(values: Any, kind: pa.DataType | None = None) -> pa.Array:
 
 
 def filled(values: Any, count: int, kind: pa.DataType) -> pa.Array:
-    """A column of one 64-bit value, or of as many as there are rows, in memory of Arrow's pool."""
-    data = pa.allocate_buffer(8 * count)
-    np.frombuffer(data, np.int64)[:] = values
-    return pa.Array.from_buffers(kind, count, [None, data])
+    """A column of one 64-bit value, or of as many as there are rows."""
+    data = recycled.empty(count, np.int64)
+    data[:] = values
+    return as_column(data, kind)
 
 
 def numbers(array: pa.Array, dtype: Any) -> np.ndarray[Any, Any]:
