@@ -14,6 +14,7 @@ import pyarrow as pa
 from headrace.batch_jobs import BatchJob
 from headrace.box.checkpoint import Kept, kept_in
 from headrace.box.clock import Clock
+from headrace.box.cores import usable_cores
 from headrace.box.effects import why_here
 from headrace.box.job import BoxJob
 from headrace.box.ordered import Ordering
@@ -88,7 +89,7 @@ class Box:
         debug: bool | None = None,
         clock: Clock | None = None,
     ) -> None:
-        cores = _cores()
+        cores = usable_cores()
         if workers is not None and not is_whole(workers, 1, 1024):
             raise PlanError(f"Box: workers={workers!r} is not a number from 1 to 1024")
         if bundle is not None and not is_whole(bundle):
@@ -317,12 +318,6 @@ class BoxBatch(BatchJob):
 
 _BATCH: ContextVar[BoxBatch | None] = ContextVar("batch", default=None)
 """The job that this thread computes for, if it is one in the background."""
-
-
-def _cores() -> list[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
 
 
 def _memory(what: int | str | None) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pyarrow as pa
 
 from headrace.box.buffering import Gathered
@@ -11,6 +13,8 @@ from headrace.box.clock import Clock
 from headrace.box.container import Container
 from headrace.windows import BEGINNING, FOREVER, Window
 
+_RECENT = 0.2
+"""The share of the newest epoch in what is usual."""
 _MANY = 80 * 1024
 """So many records are worth an epoch where something waits for every watermark."""
 
@@ -34,6 +38,8 @@ class Epochs:
         self.containers: list[Container] = []
         self.since_cut = 0
         """The records of this one."""
+        self.usual = math.inf
+        """About how many the ones before had."""
         self.cut_at = 0.0
 
     def open(self, promised: int) -> None:
@@ -62,6 +68,9 @@ class Epochs:
 
     def cut(self, watermark: int) -> None:
         """End it with a watermark, and begin the next."""
+        if self.since_cut:
+            more = self.since_cut - self.usual
+            self.usual = self.usual + _RECENT * more if math.isfinite(more) else self.since_cut
         now = self._assign(watermark)
         self.cut_at = now
         self.open(watermark)

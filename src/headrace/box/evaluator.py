@@ -13,6 +13,7 @@ from headrace.box.arrival import Reader
 from headrace.box.bundle import Bundle
 from headrace.box.cascade import Vertex
 from headrace.box.container import Container
+from headrace.box.cores import are_crowded, take_long_turns
 from headrace.box.desk import Seat
 from headrace.box.host import Outbox
 from headrace.box.ingress import Ingress
@@ -218,6 +219,8 @@ def evaluate(run: Run, seat: Seat, core: int | None) -> None:
     """A worker thread: take work, do it without the lock, hand in what came of it."""
     if core is not None:
         os.sched_setaffinity(threading.get_native_id(), {core})
+    if are_crowded(run.workers):
+        take_long_turns()
     desk = run.cascade.lock
     while (work := desk.hand_in(seat)) is not None:
         try:

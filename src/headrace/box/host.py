@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from headrace.box.bundle import Bundle
+from headrace.box.cores import are_crowded
 from headrace.kernels.chain import Chain
 from headrace.operators.operator import Operator, Phases, Placed, Result
 from headrace.operators.shards import Shards
@@ -86,10 +87,8 @@ class Hosted:
     ) -> None:
         self.operator = operator
         self.schema = operator.node.schema
-        if saved is None:
-            self.shards = Shards(operator, _shards(operator, workers), workers)
-        else:
-            self.shards = Shards(operator, len(saved), workers, saved)
+        count = _shards(operator, workers) if saved is None else len(saved)
+        self.shards = Shards(operator, count, workers, saved, crowded=are_crowded(workers))
         self.passed = BEGINNING
 
     @property

@@ -286,13 +286,16 @@ class Ingress:
         Few, for only small batches are worth putting together; but where all evaluators have
         something to do, a whole bundle, which takes them less time than many small ones.
         """
-        rows = self.pace.rows()
+        rows = self._bundle_rows()
         return rows if self.cascade.unclaimed >= self.pace.workers else min(LEAST, rows)
+
+    def _bundle_rows(self) -> int:
+        return self.pace.rows(self.epochs.usual)
 
     def hand_over(self) -> None:
         """An evaluator has nothing to do: what waited for more need not. The lock is held."""
         for reader in self.readers:
-            if reader.pending and self._rows_waiting(reader) >= min(LEAST, self.pace.rows()):
+            if reader.pending and self._rows_waiting(reader) >= min(LEAST, self._bundle_rows()):
                 self.send_on(reader)
 
     def send_on(self, reader: Reader) -> None:
@@ -366,7 +369,7 @@ class Ingress:
     def _take(self, reader: Reader, arrived: list[Arrived]) -> None:
         """Deposit records, and go by the watermarks they bring."""
         reader.is_arriving = False
-        rows = self.pace.rows()
+        rows = self._bundle_rows()
         waiting: list[pa.RecordBatch] = []
         reached: int | None = None
         for each in arrived:

@@ -16,9 +16,11 @@ class Pace:
     """How large bundles should be, by what they cost and how many wait.
 
     A bundle is to take about 4 ms, so that a watermark never waits long behind one; where bundles
-    pile up, up to 16 ms, so that dispatching costs less. With many workers it takes longer, so that
-    they do not all want the interpreter lock at once. It is never so small that what every bundle
-    costs, however few its records, is more than a tenth of it.
+    pile up, up to 16 ms, so that dispatching costs less. An epoch is to have as many bundles as
+    there are workers, so that all of them work on one window and its tables stay in the cache
+    (StreamBox §8). But a bundle is never so small that what each costs, however few its records, is
+    more than a tenth of it, and with many workers not so small that they all want the interpreter
+    lock at once.
     """
 
     def __init__(self, fixed: int | None, workers: int, cascade: Cascade) -> None:
@@ -46,18 +48,19 @@ class Pace:
         slope = max(min(time / size, steep + doubt), 0.05 * time / size, 1e-9)
         self.per_record, self.per_bundle = slope, max(0.0, time - slope * size)
 
-    def rows(self) -> int:
-        """The records to put into a bundle now."""
+    def rows(self, epoch: float = math.inf) -> int:
+        """The records to put into a bundle now, where an epoch has about so many."""
         if self.fixed is not None:
             return self.fixed
         waiting = self.cascade.in_flight / (2 * self.workers)
-        span = max(0.004 * min(4.0, max(1.0, waiting)), _APART * self.workers)
-        rows = max(span, _SHARE * self.per_bundle) / self.per_record
+        most = 0.004 * min(4.0, max(1.0, waiting))
+        least = max(_SHARE * self.per_bundle, _APART * self.workers)
+        rows = max(least / self.per_record, min(most / self.per_record, epoch / self.workers))
         self.turn = (self.turn + 1) % len(_TURNS)  # now and then another, so that both can be told
         return int(min(MOST, max(LEAST, rows * _TURNS[self.turn])))
 
 
-_APART = 0.0005
+_APART = 0.00012
 """How far apart bundles should end, over all workers, in seconds."""
 _FADE = 0.95
 _SHARE = 10

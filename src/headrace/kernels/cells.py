@@ -34,8 +34,7 @@ class Rows:
 
     a: Any
     b: Any
-    integers: Any
-    floats: Any
+    values: Any
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,7 @@ class NumberPlan:
             return None
         words = [key_words(k) for k in keys]
         values = self._values([inputs[i][0] for i in self.inputs], len(keys[0]))
-        floats = values.view(np.float64)
-        return Rows(words[0], words[1] if len(words) > 1 else _NONE, values, floats)
+        return Rows(words[0], words[1] if len(words) > 1 else _NONE, values)
 
     def _values(self, columns: list[pa.Array], count: int) -> Any:
         """The words of the values, a row of them for each aggregate that has one."""
@@ -215,21 +213,25 @@ class Adding:
 
     A slice without rows needs no table. Threads that add at once begin at different tables
     (``first``), so that they seldom meet; where they do, what is left may be added later, by any of
-    them.
+    them. ``crowded`` says that there are more of them than cores.
     """
 
     def __init__(
-        self, rows: Rows, slices: Any, low: int, tables: Sequence[NumberTable | None], first: int
+        self,
+        rows: Rows,
+        slices: Any,
+        low: int,
+        tables: Sequence[NumberTable | None],
+        first: int,
+        crowded: bool,
     ) -> None:
         self.rows, self.slices, self.low, self.tables = rows, slices, low, tables
-        self.first = first
+        self.first, self.crowded = first, crowded
         used = next(table for table in tables if table is not None)
         self.plan, self.parts = used.plan, used.parts
-        buckets = len(tables) * self.parts
         self.directories = np.array([0 if t is None else t.address for t in tables], np.int64)
-        self.starts, self.at = np.empty(buckets + 1, np.int64), np.empty(buckets, np.int64)
-        self.order = recycled.empty(rows.a.size, np.int32)
-        self.fresh = True
+        self.progress = np.zeros(3, np.int64)
+        self.left = recycled.empty(rows.a.size, np.int32)
         self.lock = threading.Lock()
         """Held by whoever goes on with it."""
         self.is_done = False
@@ -240,20 +242,19 @@ class Adding:
         bits = (self.parts - 1).bit_length()
         while not self.is_done:
             bucket = cells.add_bundle(
-                self.fresh, patient, rows.a, rows.b, self.slices, self.low, np.uint64(64 - bits),
-                rows.integers, rows.floats, plan.ops, self.directories, self.parts, plan.width,
-                self.first, self.starts, self.order, self.at,
+                patient, self.crowded, rows.a, rows.b, self.slices, self.low, np.uint64(64 - bits),
+                rows.values, plan.ops, self.directories, self.parts, plan.width, self.first,
+                self.progress, self.left,
             )  # fmt: skip
-            self.fresh = False
-            if bucket == -2:
+            if bucket == cells.OVERFLOWN:
                 raise StepError(f"{plan.aggregation.node.label}: bigint overflow in 'sum'")
-            if bucket == -3:
+            if bucket == cells.TAKEN:
                 return
             if bucket >= 0:
                 full = self.tables[bucket // self.parts]
                 assert full is not None
                 full.grow(bucket % self.parts)
-            self.is_done = bucket == -1
+            self.is_done = bucket == cells.DONE
 
 
 def _typed(words: Any, kind: pa.DataType, as_key: bool = False) -> pa.Array:

@@ -190,6 +190,8 @@ class Hosting:
     """Whether bundles come in the order of the input."""
     stable: bool = True
     """Whether a key's shard must be the same in every process, and after a restart."""
+    crowded: bool = False
+    """Whether there are more workers than cores, so that they are put aside at any moment."""
 
 
 class Operator:

@@ -30,11 +30,14 @@ class Shards:
         shards: int,
         workers: int,
         saved: Sequence[tuple[TrackedStore, Note]] | None = None,
+        *,
+        crowded: bool = False,
     ) -> None:
         self.operator = operator
         self.count = shards if operator.is_keyed else 1
         lanes = range(len(operator.chains))
-        hosting = Hosting(self.count, workers, in_order=False, stable=saved is not None)
+        stable = saved is not None
+        hosting = Hosting(self.count, workers, in_order=False, stable=stable, crowded=crowded)
         self.partials = [operator.partial(i, hosting) for i in lanes]
         fresh: list[tuple[MemoryStore, Note]] = [(MemoryStore(), {}) for _ in range(self.count)]
         kept = fresh if saved is None else list(saved[: self.count])

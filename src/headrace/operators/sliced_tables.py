@@ -48,7 +48,7 @@ class SlicedTables:
         self.numbers = None
         if plan.split is None and not node.is_ordered:
             self.numbers = NumberPlan.of(plan.aggregation)
-        self.parts = 1 if hosting.in_order else max(8, 1 << (hosting.workers - 1).bit_length())
+        self.parts = 1 if hosting.in_order else max(16, 1 << (hosting.workers - 1).bit_length())
         """Of the hashes, each of which has a lock and a table where tables are shared."""
         self.workers = hosting.workers
         self.spare = SpareTables(self._new_table, 2 * self.parts + 2 * hosting.workers)
@@ -173,7 +173,7 @@ class SlicedTables:
         there = [True] if count == 1 else np.bincount(ids - low, minlength=count).tolist()
         tables = [self.table(low + i).table if rows_of else None for i, rows_of in enumerate(there)]
         first = worker * count * self.parts // self.workers
-        adding = Adding(rows, ids, low, tables, first)
+        adding = Adding(rows, ids, low, tables, first, self.hosting.crowded)
         adding.go_on(patient=len(self.unfinished) >= self.workers)
         if not adding.is_done:
             with self.lock:

@@ -1,9 +1,9 @@
 """Tables that keep a key's running numbers beside the key, so that a record costs one cache line.
 
 A slot is the key (one or two words), the number of records, then a word for each aggregate; a slot
-with no records is free. Rows are first put into buckets, by slice of time and by part of the key's
-hash. Each (slice, part) has a small table of its own, with a lock, in a directory that says where
-it is; threads that add at once seldom need the same one.
+with no records is free. Rows are first copied into buckets, by slice of time and by part of the
+key's hash. Each (slice, part) has a small table of its own, with a lock, in a directory that says
+where it is; threads that add at once seldom need the same one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,19 @@ from typing import Any
 import numpy as np
 from numba import carray, njit
 
-from headrace.kernels.native.locks import longer_nap, pointer, try_lock, unlock
+from headrace.kernels.native.locks import give_way, longer_nap, pointer, try_lock, unlock
 from headrace.kernels.native.memory import U64, mix, prefetch
 
 SUM_INT, SUM_FLOAT, MIN_INT, MAX_INT, MIN_FLOAT, MAX_FLOAT = 0, 1, 2, 3, 4, 5
 AHEAD = 12
 """How many rows ahead a slot is asked of memory."""
+BLOCK = 1 << 12
+"""The rows that are put into their buckets together."""
+TURNS = 4
+"""After so many blocks others get the core, where there are more threads than cores."""
+NEXT, LEFT, OVER = 0, 1, 2
+"""How far a bundle is: its next row, how many were passed over, and whether a sum overflowed."""
+DONE, OVERFLOWN, TAKEN = -1, -2, -3
 LOCK, ADDRESS, WORDS, SIZE, OVERFLOW = 0, 1, 2, 3, 4
 """A table in a directory: its lock, where its slots are and how many words they have, the number of
 keys, and whether a sum left the bigints."""
@@ -28,76 +35,74 @@ LINE = 16
 
 
 @njit(nogil=True, cache=True)
-def bucket_rows(
-    a: Any, b: Any, panes: Any, low: int, spans: int, shift: Any, starts: Any, rows: Any, of: Any
-) -> None:
-    """The rows in the order of their buckets, and where each bucket begins.
+def _scatter(
+    a: Any, b: Any, slices: Any, low: int, parts: int, shift: Any, values: Any, rows: Any,
+    first: int, count: int, starts: Any, at: Any, of: Any, hashes: Any, words: Any, ids: Any,
+) -> None:  # fmt: skip
+    """Copy some rows to a block in the order of their buckets, and tell where each bucket begins.
 
-    A row's bucket is ``(pane - low) << bits | part``, the part being the top bits of its key's
-    hash; ``panes`` is empty where all rows are of one pane, ``shift`` is 64 less the bits.
+    A row's bucket is ``(slice - low) * parts + part``, the part being the top bits of its key's
+    hash; ``slices`` is empty where all rows are of one slice, ``shift`` is 64 less the bits.
+    ``rows`` are the rows to take, or empty for those from ``first`` on. Of each the block has the
+    hash, the key and the values, in ``words``, and which row it is.
     """
     two = b.size > 0
-    timed = panes.size > 0
-    parts = starts.size - 1
-    parts = parts // spans
-    for i in range(starts.size):
-        starts[i] = 0
-    for row in range(a.size):
-        bucket = 0
-        if parts > 1:
-            h = mix(U64(a[row]), U64(b[row]) if two else U64(0))
-            bucket = np.int64(h >> shift)
+    timed = slices.size > 0
+    some = rows.size > 0
+    value = 2 if two else 1
+    starts[:] = 0
+    for i in range(count):
+        row = rows[i] if some else first + i
+        h = mix(U64(a[row]), U64(b[row]) if two else U64(0))
+        bucket = np.int64(h >> shift) if parts > 1 else 0
         if timed:
-            bucket += (panes[row] - low) * parts
-        of[row] = bucket
+            bucket += (slices[row] - low) * parts
+        of[i] = bucket
+        ids[i] = row
+        hashes[count + i] = h
         starts[bucket + 1] += 1
     for i in range(1, starts.size):
         starts[i] += starts[i - 1]
-    for row in range(a.size):
-        bucket = of[row]
-        rows[starts[bucket]] = row
-        starts[bucket] += 1
-    for i in range(starts.size - 1, 0, -1):
-        starts[i] = starts[i - 1]
-    starts[0] = 0
+        at[i - 1] = starts[i - 1]
+    for i in range(count):
+        row = ids[i]
+        place = at[of[i]]
+        at[of[i]] += 1
+        hashes[place] = hashes[count + i]
+        words[0, place] = a[row]
+        if two:
+            words[1, place] = b[row]
+        for o in range(values.shape[0]):
+            words[value + o, place] = values[o, row]
+        ids[count + place] = row
+    for i in range(1, starts.size):
+        at[i - 1] = starts[i - 1]
 
 
 @njit(nogil=True, cache=True)
-def add_rows(
-    rows: Any,
-    first: int,
-    end: int,
-    a: Any,
-    b: Any,
-    integers: Any,
-    floats: Any,
-    ops: Any,
-    slots: Any,
-    fslots: Any,
-    width: int,
-    meta: Any,
-) -> int:
-    """Take in the rows ``rows[first:end]``; where it stopped for want of room.
+def _add_rows(
+    hashes: Any, words: Any, floats: Any, first: int, end: int, keys: int, ops: Any,
+    slots: Any, fslots: Any, width: int, meta: Any,
+) -> int:  # fmt: skip
+    """Take in rows ``first`` to ``end`` of a block; where it stopped for want of room.
 
-    ``slots`` is flat, ``width`` words a slot, and ``fslots`` the same memory as doubles;
-    ``meta[0]`` is the number of keys and ``meta[1]`` becomes 1 if a sum left the bigints.
+    ``slots`` is flat, ``width`` words a slot, and ``fslots`` the same memory as doubles, as
+    ``floats`` is of ``words``; ``meta[0]`` is the number of keys and ``meta[1]`` becomes 1 if a sum
+    left the bigints.
     """
     mask = U64(slots.size // width - 1)
     room = (slots.size // width) * 13 // 16
-    two = b.size > 0
-    keys = 2 if two else 1
-    count = ops.size
+    two = keys == 2
+    for i in range(first, min(first + AHEAD, end)):
+        prefetch(slots, np.int64(hashes[i] & mask) * width)
     for i in range(first, end):
         if meta[0] >= room:
             return i
         if i + AHEAD < end:
-            later = rows[i + AHEAD]
-            h = mix(U64(a[later]), U64(b[later]) if two else U64(0))
-            prefetch(slots, np.int64(h & mask) * width)
-        row = rows[i]
-        x = U64(a[row])
-        y = U64(b[row]) if two else U64(0)
-        at = mix(x, y) & mask
+            prefetch(slots, np.int64(hashes[i + AHEAD] & mask) * width)
+        x = U64(words[0, i])
+        y = U64(words[1, i]) if two else U64(0)
+        at = hashes[i] & mask
         while True:
             base = np.int64(at) * width
             n = slots[base + keys]
@@ -112,33 +117,33 @@ def add_rows(
             at = (at + U64(1)) & mask
         slots[base + keys] = n + U64(1)
         word = base + keys + 1
-        for o in range(count):
+        for o in range(ops.size):
             op = ops[o]
             if op == SUM_FLOAT:
-                fslots[word + o] += floats[o, row]
+                fslots[word + o] += floats[keys + o, i]
             elif op == SUM_INT:
                 before = np.int64(slots[word + o])
-                value = integers[o, row]
+                value = words[keys + o, i]
                 after = before + value
                 if (before >= 0) == (value >= 0) and (after >= 0) != (before >= 0):
                     meta[1] = 1
                 slots[word + o] = U64(after)
             elif op == MIN_INT:
-                if n == U64(0) or integers[o, row] < np.int64(slots[word + o]):
-                    slots[word + o] = U64(integers[o, row])
+                if n == U64(0) or words[keys + o, i] < np.int64(slots[word + o]):
+                    slots[word + o] = U64(words[keys + o, i])
             elif op == MAX_INT:
-                if n == U64(0) or integers[o, row] > np.int64(slots[word + o]):
-                    slots[word + o] = U64(integers[o, row])
+                if n == U64(0) or words[keys + o, i] > np.int64(slots[word + o]):
+                    slots[word + o] = U64(words[keys + o, i])
             else:
-                value = floats[o, row]
+                number = floats[keys + o, i]
                 best = fslots[word + o]
                 if n == U64(0):
-                    fslots[word + o] = value
+                    fslots[word + o] = number
                 elif op == MAX_FLOAT:
-                    if value > best or (math.isnan(value) and not math.isnan(best)):
-                        fslots[word + o] = value
-                elif value < best or (math.isnan(best) and not math.isnan(value)):
-                    fslots[word + o] = value
+                    if number > best or (math.isnan(number) and not math.isnan(best)):
+                        fslots[word + o] = number
+                elif number < best or (math.isnan(best) and not math.isnan(number)):
+                    fslots[word + o] = number
     return end
 
 
@@ -154,77 +159,78 @@ def clear(directory: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def add_bundle(
-    fresh: bool,
-    patient: bool,
-    a: Any,
-    b: Any,
-    slices: Any,
-    low: int,
-    shift: Any,
-    integers: Any,
-    floats: Any,
-    ops: Any,
-    directories: Any,
-    parts: int,
-    width: int,
-    first: int,
-    starts: Any,
-    rows: Any,
-    at: Any,
-) -> int:
-    """Take a bundle into the tables of its slices; the bucket that needs room, or -1 when done, or
-    -2 if a sum of a table has left the bigints, or -3 if, not ``patient``, others hold the tables
-    of all that is left.
+    patient: bool, crowded: bool, a: Any, b: Any, slices: Any, low: int, shift: Any, values: Any,
+    ops: Any, directories: Any, parts: int, width: int, first: int, progress: Any, left: Any,
+) -> int:  # fmt: skip
+    """Take a bundle into the tables of its slices; the bucket that needs room, or ``DONE``, or
+    ``OVERFLOWN`` if a sum has left the bigints, or ``TAKEN`` if, not ``patient``, others hold the
+    tables of all that is left.
 
-    ``directories`` has the address of each slice's directory of ``parts`` tables. ``starts``,
-    ``rows`` and ``at`` are room for the buckets, the rows in their order, and how far each bucket
-    is; they are filled where ``fresh``, and a call after that goes on.
+    ``directories`` has the address of each slice's directory of ``parts`` tables. ``progress`` is
+    how far it is, all zeros to begin with, and ``left`` room for the rows that were passed over;
+    a call with both as they are goes on. Rows are taken block by block, small enough to stay in the
+    cache of a core; rows whose table another thread has are passed over, and come last. Where
+    workers are ``crowded``, others get the core after each block, while no table is held.
     """
-    buckets = starts.size - 1
-    if fresh:
-        of = np.empty(a.size, np.int32)
-        bucket_rows(a, b, slices, low, buckets // parts, shift, starts, rows, of)
+    n, buckets, keys = a.size, directories.size * parts, 2 if b.size > 0 else 1
+    size = min(BLOCK, n)
+    starts, at = np.empty(buckets + 1, np.int64), np.empty(buckets, np.int64)
+    of, ids = np.empty(size, np.int32), np.empty(2 * size, np.int32)
+    hashes = np.empty(2 * size, np.uint64)
+    words = np.empty((keys + values.shape[0], size), np.int64)
+    floats = words.view(np.float64)
+    naps = turns = 0
+    while True:
+        again = progress[NEXT] == n
+        if again:
+            count = min(size, progress[LEFT])
+            if count == 0:
+                return OVERFLOWN if progress[OVER] else DONE
+            progress[LEFT] -= count
+            rows = left[progress[LEFT] : progress[LEFT] + count]
+        else:
+            count = min(size, n - progress[NEXT])
+            rows = left[:0]
+        _scatter(
+            a, b, slices, low, parts, shift, values, rows, progress[NEXT], count, starts, at, of,
+            hashes, words, ids,
+        )  # fmt: skip
+        if not again:
+            progress[NEXT] += count
+        full, added = -1, 0
         for i in range(buckets):
-            at[i] = starts[i]
-    left = 0
-    for i in range(buckets):
-        if at[i] < starts[i + 1]:
-            left += 1
-    missed = naps = 0
-    over = False
-    bucket = first % buckets
-    while left:
-        if at[bucket] < starts[bucket + 1]:
+            bucket = (first + i) % buckets
+            begin, end = at[bucket], starts[bucket + 1]
+            if begin == end:
+                continue
             table = directories[bucket // parts] + (bucket % parts) * (LINE * 8)
             if try_lock(table):
                 entry = carray(pointer(table), LINE, np.int64)
-                words = entry[WORDS]
-                slots = carray(pointer(entry[ADDRESS]), words, np.uint64)
-                fslots = carray(pointer(entry[ADDRESS]), words, np.float64)
-                end = starts[bucket + 1]
-                stopped = add_rows(
-                    rows, at[bucket], end, a, b, integers, floats, ops, slots, fslots, width,
-                    entry[SIZE:],
-                )  # fmt: skip
-                over = over or entry[OVERFLOW] != 0
+                slots = carray(pointer(entry[ADDRESS]), entry[WORDS], np.uint64)
+                fslots = carray(pointer(entry[ADDRESS]), entry[WORDS], np.float64)
+                at[bucket] = _add_rows(
+                    hashes, words, floats, begin, end, keys, ops, slots, fslots, width, entry[SIZE:]
+                )
+                if entry[OVERFLOW]:
+                    progress[OVER] = 1
                 unlock(table)
-                at[bucket] = stopped
-                if stopped < end:
-                    return bucket
-                left -= 1
-                missed = naps = 0
-            else:
-                missed += 1
-                if missed >= left and not patient:
-                    return -3
-                if missed >= left:  # all that is left is taken: let the others run
-                    longer_nap(naps)
-                    naps += 1
-                    missed = 0
-        bucket += 1
-        if bucket == buckets:
-            bucket = 0
-    return -2 if over else -1
+                added += at[bucket] - begin
+                if at[bucket] < end:
+                    full = bucket
+            for place in range(at[bucket], end):
+                left[progress[LEFT]] = ids[count + place]
+                progress[LEFT] += 1
+        if full >= 0:
+            return full
+        if again and added == 0:
+            if not patient:
+                return TAKEN
+            longer_nap(naps)
+            naps += 1
+        elif crowded:
+            turns += 1
+            if turns % TURNS == 0:
+                give_way()
 
 
 @njit(nogil=True, cache=True)

@@ -13,6 +13,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 _usleep = types.ExternalFunction("usleep", types.intc(types.uintc))
+_sched_yield = types.ExternalFunction("sched_yield", types.intc())
 _NAP = 50
 """Microseconds: about as long as a table is held."""
 
@@ -52,6 +53,12 @@ def unlock(typingctx: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64), codegen
+
+
+@njit(nogil=True, cache=True)
+def give_way() -> None:
+    """Let another thread have this core now, and not at some moment when a lock is held."""
+    _sched_yield()
 
 
 @njit(nogil=True, cache=True)
