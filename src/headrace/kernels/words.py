@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,11 @@ import pyarrow as pa
 from headrace.kernels.chain import SplitText
 from headrace.kernels.columns import Text
 from headrace.kernels.group import TextTable
-from headrace.kernels.native import short_words, strings, tokens
+from headrace.kernels.native import short_words, strings, word_tables
 from headrace.kernels.native.memory import cleared
 from headrace.kernels.tokenise import Tokeniser
 
-_ALL_ROWS = np.zeros(0, np.int64)
+ALL_ROWS = np.zeros(0, np.int64)
 _LEAST = 1 << 10
 
 
@@ -29,7 +31,6 @@ class WordTable:
         self.table = TextTable(short_words.FULL)
         self.shorts, self.size = cleared((_LEAST, 2), np.uint64), np.zeros(1, np.int64)
         self.empties = np.zeros(1, np.int64)
-        self.scratch = np.zeros(1 << 10, np.uint8)
 
     def reset(self) -> None:
         """Forget every word, and keep the room they took."""
@@ -52,44 +53,24 @@ class WordTable:
         return self.table.nbytes + int(self.shorts.nbytes)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take in a bundle of records that hold the text."""
-        self.add_text(*self.text(batch))
-
-    def text(self, batch: pa.RecordBatch) -> tuple[Text, Tokeniser]:
-        """The text of a bundle and what cuts it."""
+        """Take in a bundle of records that hold the text, as the only one who does."""
         array, tokeniser = self.split.input(batch)
-        return Text.of(array), tokeniser
+        WordTurns(lambda: self, 1, self.keep_empty).add_text(Text.of(array), tokeniser)
 
-    def add_text(self, text: Text, tokeniser: Tokeniser, rows: Any = _ALL_ROWS) -> None:
-        """Take in some rows of a bundle's text, or all."""
-        end = rows.size or text.offsets.size - 1
-        if end == 0:
-            return
-        longest = int(np.diff(text.offsets).max())
-        if longest > self.scratch.size:
-            self.scratch = np.zeros(2 * longest, np.uint8)
-        at = 0
-        while True:
-            table = self.table
-            if self.keep_empty:
-                at = tokens.count_tokens(
-                    text.data, text.offsets, text.valid, rows, at, tokeniser.table,
-                    tokeniser.ranges, tokeniser.foreign, tokeniser.fold, tokeniser.runs,
-                    table.slots, table.meta, table.arena, self.shorts, self.size, self.scratch,
-                    self.empties,
-                )  # fmt: skip
-            else:
-                at = tokens.count_words(
-                    text.data, text.offsets, text.valid, rows, at, tokeniser.table,
-                    tokeniser.bounds, tokeniser.foreign, tokeniser.folds, tokeniser.small,
-                    table.slots, table.meta, table.arena, self.shorts, self.size, self.scratch,
-                )  # fmt: skip
-            if at == end:
-                return
-            row = int(rows[at]) if rows.size else at
-            need = int(text.offsets[row + 1] - text.offsets[row])
-            table.grow(need, slots=need // 2 + 1)
-            self._grow(need // 2 + 1)
+    def make_room(self, need: int) -> None:
+        """Make room for the words of a text of so many bytes."""
+        self.table.grow(need, slots=need // 2 + 1)
+        self._grow(need // 2 + 1)
+
+    def describe(self, line: Any) -> None:
+        """Tell in a line of a directory where its arrays are."""
+        table = self.table
+        line[word_tables.ROOM : word_tables.EMPTIES + 1] = (
+            table.slots.shape[0], table.meta.ctypes.data, table.arena.ctypes.data, table.arena.size,
+            self.shorts.ctypes.data, self.shorts.shape[0], self.size.ctypes.data,
+            self.empties.ctypes.data,
+        )  # fmt: skip
+        line[word_tables.SLOTS] = table.slots.ctypes.data
 
     def _grow(self, more: int) -> None:
         """Make room for some more short words."""
@@ -98,28 +79,29 @@ class WordTable:
             room *= 2 if room >= 1 << 14 else 4
         if room != old.shape[0]:
             self.shorts, self.size[0] = cleared((room, 2), np.uint64), 0
-            short_words.merge_short(old, 0, np.uint64(0), np.uint64(64), self.shorts, self.size)
+            short_words.merge_short(old, 0, self.shorts, self.size)
 
-    def merge(self, other: WordTable, part: int, bits: int) -> None:
-        """Add another's counts, of the words in one of ``2**bits`` parts of the hashes."""
-        if part == 0:
-            self.empties += other.empties
-        chosen, at, old = (np.uint64(part), np.uint64(64 - bits)), 0, other.table
-        while True:
-            at = strings.merge_counts(
-                old.slots, old.arena, at, *chosen,
-                self.table.slots, self.table.meta, self.table.arena,
-            )  # fmt: skip
-            if at == old.slots.shape[0]:
-                break
-            length = int(old.slots[at, 2]) >> 32
-            self.table.grow(length, slots=1 + (old.size >> bits))
+    def merge(self, other: WordTable) -> None:
+        """Add another's counts."""
+        self.empties += other.empties
+        self.add_slots(other.table.slots, other.table.arena, other.shorts)
+
+    def add_slots(self, slots: Any, arena: Any, shorts: Any) -> None:
+        """Add the counts of another's slots, or of some of them."""
         at = 0
         while True:
-            at = short_words.merge_short(other.shorts, at, *chosen, self.shorts, self.size)
-            if at == other.shorts.shape[0]:
+            at = strings.merge_counts(
+                slots, arena, at, self.table.slots, self.table.meta, self.table.arena
+            )
+            if at == slots.shape[0]:
+                break
+            self.table.grow(int(slots[at, 2]) >> 32, slots=slots.shape[0] - at)
+        at = 0
+        while True:
+            at = short_words.merge_short(shorts, at, self.shorts, self.size)
+            if at == shorts.shape[0]:
                 return
-            self._grow(1 + (int(other.size[0]) >> bits))
+            self._grow(shorts.shape[0] - at)
 
     def bundle(self) -> pa.RecordBatch:
         """Every word and its count."""
@@ -134,3 +116,92 @@ class WordTable:
             words = pa.concat_arrays([words, pa.array([""])])
             counts = np.append(counts, self.empties[0])
         return pa.RecordBatch.from_arrays([words, pa.array(counts)], schema=self.schema)
+
+
+class PartedWords:
+    """The words of a table in parts by their hashes, so that each part can be merged by itself."""
+
+    def __init__(self, table: WordTable, parts: int) -> None:
+        """``parts`` is a power of two."""
+        self.empties, self.arena = int(table.empties[0]), table.table.arena
+        shift = np.uint64(64 - (parts - 1).bit_length())
+        self.slots, self.starts = np.empty((table.table.size, 4), np.uint64), _starts(parts)
+        strings.part_strings(table.table.slots, shift, self.starts, self.slots)
+        self.shorts, self.short_starts = np.empty((table.size[0], 2), np.uint64), _starts(parts)
+        short_words.part_short(table.shorts, shift, self.short_starts, self.shorts)
+
+    def add_to(self, table: WordTable, part: int) -> None:
+        """Add the counts of a part to a table."""
+        if part == 0:
+            table.empties += self.empties
+        begin, end = self.starts[part : part + 2]
+        short_begin, short_end = self.short_starts[part : part + 2]
+        table.add_slots(self.slots[begin:end], self.arena, self.shorts[short_begin:short_end])
+
+
+def _starts(parts: int) -> Any:
+    return np.zeros(parts + 1, np.int64)
+
+
+class WordTurns:
+    """Word tables that threads take turns at: as many as are counting at once.
+
+    ``crowded`` says that there are more threads than cores; then a table is given back after a
+    stretch of text, for the thread that has the core next.
+    """
+
+    def __init__(
+        self, make: Callable[[], WordTable], most: int, keep_empty: bool, crowded: bool = False
+    ) -> None:
+        self.make, self.keep_empty, self.crowded = make, keep_empty, crowded
+        self.directory = np.zeros((most, word_tables.LINE), np.int64)
+        self.at: dict[int, WordTable] = {}
+        """The tables by their lines in the directory."""
+        self.lock = threading.Lock()
+
+    @property
+    def tables(self) -> list[WordTable]:
+        return list(self.at.values())
+
+    def add_text(self, text: Text, tokeniser: Tokeniser, rows: Any = ALL_ROWS) -> None:
+        """Take in some rows of a bundle's text, or all, in one native call."""
+        end = rows.size or text.offsets.size - 1
+        if end == 0:
+            return
+        longest = int(np.diff(text.offsets).max())
+        step = max(1, word_tables.STRETCH * end // max(1, text.nbytes)) if self.crowded else end
+        at, held = 0, -1
+        while True:
+            if self.keep_empty:
+                at, held = word_tables.count_tokens_shared(
+                    text.data, text.offsets, text.valid, rows, at, step, longest, tokeniser.table,
+                    tokeniser.ranges, tokeniser.foreign, tokeniser.fold, tokeniser.runs,
+                    self.directory, held, self.crowded,
+                )  # fmt: skip
+            else:
+                at, held = word_tables.count_words_shared(
+                    text.data, text.offsets, text.valid, rows, at, step, longest, tokeniser.table,
+                    tokeniser.bounds, tokeniser.foreign, tokeniser.folds, tokeniser.small,
+                    self.directory, held, self.crowded,
+                )  # fmt: skip
+            if at == end:
+                return
+            if held < 0:
+                held = self._one_more()
+                continue
+            row = int(rows[at]) if rows.size else at
+            table = self.at[held]
+            table.make_room(int(text.offsets[row + 1] - text.offsets[row]))
+            table.describe(self.directory[held])
+
+    def _one_more(self) -> int:
+        """A new table, which is held; or none, where there are as many as may be."""
+        with self.lock:
+            place = word_tables.add_table(self.directory)
+            if place < 0:
+                return -1
+            line, table = self.directory[place], self.make()
+            line[word_tables.LOCK] = 1
+            self.at[place] = table
+            table.describe(line)
+            return int(place)

@@ -85,7 +85,7 @@ class SlicedTables:
 
     def _new_slice(self) -> SliceTable:
         if self.plan.split is not None:
-            return WordTables(self.spare, self.hosting)
+            return WordTables(self.spare, self.plan.keep_empty, self.hosting)
         if self.numbers is not None:
             return NumberTables(self.numbers, self.spare)
         if self.node.is_ordered and (self.per_record or not self.in_order):
@@ -110,7 +110,7 @@ class SlicedTables:
     ) -> None:
         """Take in a bundle whose records are of the slices ``ids``, from ``low`` to ``high``."""
         if self.plan.split is not None:
-            self._count_words(batch, ids, low, high, worker)
+            self._count_words(batch, ids, low, high)
         elif self.numbers is not None and high - low > MANY_SLICES:
             for number, rows in rows_by_pane(ids, low, high):
                 part = batch.take(as_column(rows))
@@ -135,23 +135,21 @@ class SlicedTables:
             part = partials if rows is None else partials.take(as_column(rows))
             self.table(number).add_records(part, () if self.in_order else order)
 
-    def _count_words(
-        self, batch: pa.RecordBatch, ids: Any, low: int, high: int, worker: int
-    ) -> None:
-        if low == high:
-            table = self.table(low)
-            table.table(worker).add(batch)
-            table.catch_up(worker, CAUGHT_UP)
-            return
+    def _count_words(self, batch: pa.RecordBatch, ids: Any, low: int, high: int) -> None:
         assert self.plan.split is not None
         array, tokeniser = self.plan.split.input(batch)
         text = Text.of(array)
+        if low == high:
+            table = self.table(low)
+            table.add(text, tokeniser)
+            table.catch_up(CAUGHT_UP)
+            return
         for number, rows in rows_by_pane(ids, low, high):
             table = self.table(number)
             now = number == low or rows.size < FEW_ROWS or text.valid.size > 0 or self.in_order
             if now or table.early_bytes > EARLY_BYTES:
-                table.table(worker).add_text(text, tokeniser, rows)
-                table.catch_up(worker, CAUGHT_UP)
+                table.add(text, tokeniser, rows)
+                table.catch_up(CAUGHT_UP)
             else:
                 table.wait(text.some(rows), tokeniser)
 

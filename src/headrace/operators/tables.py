@@ -25,7 +25,7 @@ from headrace.kernels.aggregate import (
 from headrace.kernels.cells import NumberPlan, NumberTable
 from headrace.kernels.columns import Text
 from headrace.kernels.tokenise import Tokeniser
-from headrace.kernels.words import WordTable
+from headrace.kernels.words import ALL_ROWS, PartedWords, WordTable, WordTurns
 from headrace.operators.operator import Hosting, Task
 from headrace.operators.stores import Order
 
@@ -96,27 +96,33 @@ class SpareTables:
 
 
 class WordTables:
-    """Words counted as they are cut, a table for each worker.
+    """Words counted as they are cut, in as many tables as workers count at once.
 
     Text of a slice that is not due yet waits as it is until its own time comes: counting it at
     once would have the tables of several slices push each other out of the cache.
     """
 
-    def __init__(self, spare: SpareTables, hosting: Hosting) -> None:
+    def __init__(self, spare: SpareTables, keep_empty: bool, hosting: Hosting) -> None:
         self.spare, self.hosting = spare, hosting
-        self.own: dict[int, WordTable] = {}
+        self.turns = WordTurns(spare.take, hosting.workers, keep_empty, hosting.crowded)
         self.parts: dict[int, pa.RecordBatch] | None = None
+        self.cutting: dict[int, threading.Lock] = {}
+        self.parted: dict[int, PartedWords] = {}
         self.early: deque[tuple[Text, Tokeniser]] = deque()
         self.early_bytes = 0
         self.lock = threading.Lock()
 
     @property
     def nbytes(self) -> int:
-        return sum(t.nbytes for t in list(self.own.values())) + self.early_bytes
+        return sum(t.nbytes for t in self.turns.tables) + self.early_bytes
 
     @property
     def groups(self) -> int:
-        return max((t.groups for t in self.own.values()), default=0)
+        return max((t.groups for t in self.turns.tables), default=0)
+
+    def add(self, text: Text, tokeniser: Tokeniser, rows: Any = ALL_ROWS) -> None:
+        """Count the words of some rows, or of all."""
+        self.turns.add_text(text, tokeniser, rows)
 
     def wait(self, text: Text, tokeniser: Tokeniser) -> None:
         """Keep some text until the slice's own time."""
@@ -124,7 +130,7 @@ class WordTables:
             self.early_bytes += text.nbytes
         self.early.append((text, tokeniser))
 
-    def catch_up(self, worker: int, limit: int) -> None:
+    def catch_up(self, limit: int) -> None:
         """Count some of the text that waits."""
         for _ in range(limit):
             try:
@@ -133,36 +139,41 @@ class WordTables:
                 return
             with self.lock:
                 self.early_bytes -= text.nbytes
-            self.table(worker).add_text(text, tokeniser)
-
-    def table(self, worker: int) -> WordTable:
-        known = self.own.get(worker)
-        return known if known is not None else self.own.setdefault(worker, self.spare.take())
+            self.add(text, tokeniser)
 
     def prepare(self, shards: int, whole: bool) -> list[Task]:
         """Count what still waits, by all workers."""
         if not whole and self.hosting.stable:
             return [partial(self._split, shards)]
         tasks = min(self.hosting.workers, len(self.early))
-        return [partial(self.catch_up, worker, 1 << 30) for worker in range(tasks)]
+        return [partial(self.catch_up, 1 << 30)] * tasks
 
     def _split(self, shards: int) -> None:
-        self.catch_up(0, 1 << 30)
+        self.catch_up(1 << 30)
         batch = self.results(0, 1)
         self.parts = {} if batch is None else dict(by_shard(batch, batch.columns[:1], shards))
 
     def results(self, shard: int, shards: int) -> pa.RecordBatch | None:
-        tables = sorted(self.own.values(), key=lambda t: -t.groups)
+        tables = self.turns.tables
         if shards == 1:  # the others into the largest, which is not needed any more
-            for table in tables[1:]:
-                tables[0].merge(table, 0, 0)
-            return _nonempty(tables[0].bundle())
-        merged: WordTable = self.spare.take()
-        for table in tables:
-            merged.merge(table, shard, (shards - 1).bit_length())
-        batch = merged.bundle()
-        self.spare.give(merged)
-        return _nonempty(batch)
+            first, *others = sorted(tables, key=lambda table: -table.groups)
+            for table in others:
+                first.merge(table)
+            return _nonempty(first.bundle())
+        merged: WordTable = self.spare.make()
+        for i in range(len(tables)):  # each task begins with another, which it cuts for all
+            self._parted(tables[(shard + i) % len(tables)], shards).add_to(merged, shard)
+        return _nonempty(merged.bundle())
+
+    def _parted(self, table: WordTable, shards: int) -> PartedWords:
+        """A table's words by shard, cut by the first who asks."""
+        with self.lock:
+            lock = self.cutting.setdefault(id(table), threading.Lock())
+        with lock:
+            parted = self.parted.get(id(table))
+            if parted is None:
+                parted = self.parted[id(table)] = PartedWords(table, shards)
+            return parted
 
     def partials(self, shard: int, shards: int) -> list[Ordered]:
         stable = self.parts is not None
@@ -172,7 +183,7 @@ class WordTables:
         return [] if batch is None else [((), batch)]
 
     def recycle(self) -> None:
-        for table in self.own.values():
+        for table in self.turns.tables:
             self.spare.give(table)
 
 

@@ -56,20 +56,40 @@ def count_short(slots: Any, size: Any, word: Any, times: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def merge_short(old: Any, first: int, part: Any, shift: Any, slots: Any, size: Any) -> int:
-    """Add the counts of one part of ``old``'s words, from slot ``first``; where it stopped.
-
-    A word's part is the top bits of its hash; ``shift`` is 64 less their number, 64 for all words.
-    """
+def merge_short(old: Any, first: int, slots: Any, size: Any) -> int:
+    """Add the counts of other slots, from ``first``; where it stopped for want of room."""
     room = room_in(slots)
     for i in range(first, old.shape[0]):
         word = old[i, 0]
-        if word == U64(0) or (shift < U64(64) and (mix(word, U64(0)) >> shift) != part):
+        if word == U64(0):
             continue
         if size[0] >= room:
             return i
         count_short(slots, size, word, old[i, 1])
     return old.shape[0]
+
+
+@njit(nogil=True, cache=True)
+def part_short(slots: Any, shift: Any, starts: Any, out: Any) -> None:
+    """The slots in use, by part, and where each part begins.
+
+    A word's part is the top bits of its hash; ``shift`` is 64 less their number.
+    """
+    starts[:] = 0
+    for i in range(slots.shape[0]):
+        if slots[i, 0] != U64(0):
+            starts[np.int64(mix(slots[i, 0], U64(0)) >> shift) + 1] += 1
+    for part in range(1, starts.size):
+        starts[part] += starts[part - 1]
+    for i in range(slots.shape[0]):
+        if slots[i, 0] != U64(0):
+            part = np.int64(mix(slots[i, 0], U64(0)) >> shift)
+            out[starts[part], 0] = slots[i, 0]
+            out[starts[part], 1] = slots[i, 1]
+            starts[part] += 1
+    for part in range(starts.size - 1, 0, -1):
+        starts[part] = starts[part - 1]
+    starts[0] = 0
 
 
 @njit(nogil=True, cache=True)

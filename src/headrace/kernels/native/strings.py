@@ -120,6 +120,13 @@ def group_strings(
     return n
 
 
+@njit(nogil=True, cache=True, inline="always")
+def _hash_of(slot: Any) -> Any:
+    """The hash of the key of a slot in use."""
+    length = np.int64(slot[2] >> LENGTH_SHIFT)
+    return mix(slot[0], slot[1] ^ U64(length)) if length <= 16 else slot[0]
+
+
 @njit(nogil=True, cache=True)
 def grow_strings(old: Any, new: Any) -> None:
     """Move every slot of ``old`` to the larger empty table ``new``."""
@@ -128,12 +135,7 @@ def grow_strings(old: Any, new: Any) -> None:
         info = old[i, 2]
         if info == U64(0):
             continue
-        length = np.int64(info >> LENGTH_SHIFT)
-        if length <= 16:
-            h = mix(old[i, 0], old[i, 1] ^ U64(length))
-        else:
-            h = old[i, 0]
-        at = np.int64(h & U64(mask))
+        at = np.int64(_hash_of(old[i]) & U64(mask))
         while new[at, 2] != U64(0):
             at = (at + 1) & mask
         for j in range(4):
@@ -179,24 +181,15 @@ def write_strings(slots: Any, arena: Any, offsets: Any, data: Any, counts: Any) 
 
 @njit(nogil=True, cache=True)
 def merge_counts(
-    old: Any, old_arena: Any, first: int, part: Any, shift: Any, slots: Any, meta: Any, arena: Any
-) -> int:
-    """Add the counters of one part of ``old``'s keys, from slot ``first``; where it stopped.
-
-    A key's part is the top bits of its hash; ``shift`` is 64 less their number, 64 for all keys.
-    """
+    old: Any, old_arena: Any, first: int, slots: Any, meta: Any, arena: Any
+) -> int:  # fmt: skip
+    """Add the counters of other slots, from ``first``; where it stopped for want of room."""
     room = room_in(slots)
     for i in range(first, old.shape[0]):
         info = old[i, 2]
         if info == U64(0):
             continue
         length = np.int64(info >> LENGTH_SHIFT)
-        if length <= 16:
-            h = mix(old[i, 0], old[i, 1] ^ U64(length))
-        else:
-            h = old[i, 0]
-        if shift < U64(64) and (h >> shift) != part:
-            continue
         if meta[GROUPS] + 1 >= room or meta[ARENA] + length > arena.size:
             return i
         if length <= 16:
@@ -205,3 +198,26 @@ def merge_counts(
             at = find_long(slots, meta, arena, old_arena, np.int64(old[i, 1]), length)
         slots[at, 3] += old[i, 3]
     return old.shape[0]
+
+
+@njit(nogil=True, cache=True)
+def part_strings(slots: Any, shift: Any, starts: Any, out: Any) -> None:
+    """The slots in use, by part, and where each part begins.
+
+    A key's part is the top bits of its hash; ``shift`` is 64 less their number.
+    """
+    starts[:] = 0
+    for i in range(slots.shape[0]):
+        if slots[i, 2] != U64(0):
+            starts[np.int64(_hash_of(slots[i]) >> shift) + 1] += 1
+    for part in range(1, starts.size):
+        starts[part] += starts[part - 1]
+    for i in range(slots.shape[0]):
+        if slots[i, 2] != U64(0):
+            part = np.int64(_hash_of(slots[i]) >> shift)
+            for j in range(4):
+                out[starts[part], j] = slots[i, j]
+            starts[part] += 1
+    for part in range(starts.size - 1, 0, -1):
+        starts[part] = starts[part - 1]
+    starts[0] = 0

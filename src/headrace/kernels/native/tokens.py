@@ -42,6 +42,7 @@ def count_tokens(
     valid: Any,
     rows: Any,
     first: int,
+    last: int,
     table: Any,
     ranges: Any,
     foreign: Any,
@@ -55,7 +56,8 @@ def count_tokens(
     scratch: Any,
     empties: Any,
 ) -> int:
-    """Add one to the counter of every non-empty token from row ``first``; where it stopped.
+    """Add one to the counter of every non-empty token from row ``first`` up to ``last``; where it
+    stopped for want of room.
 
     ``rows`` are the rows to take, or empty for all; ``first`` and the result are places in it.
     A token's end is found eight bytes at a time: ``fold`` is all high bits if capitals become small
@@ -66,11 +68,10 @@ def count_tokens(
     of ``size[0]`` words, the others to ``slots``. ``empties[0]`` counts the empty pieces.
     """
     some = rows.size > 0
-    n = rows.size if some else offsets.size - 1
     nulls = valid.size > 0
     safe = data.size - 16
     room, short_room = room_in(slots), room_in(shorts)
-    for place in range(first, n):
+    for place in range(first, last):
         row = np.int64(rows[place]) if some else place
         if nulls and not valid[row]:
             continue
@@ -145,7 +146,7 @@ def count_tokens(
                 while at < end and table[data[at]] == CUT:
                     at += 1
         empties[0] += pieces - tokens
-    return n
+    return last
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -164,6 +165,7 @@ def count_words(
     valid: Any,
     rows: Any,
     first: int,
+    last: int,
     table: Any,
     bounds: Any,
     foreign: Any,
@@ -183,11 +185,10 @@ def count_words(
     capitals small where tokens are nothing but letters.
     """
     some = rows.size > 0
-    n = rows.size if some else offsets.size - 1
     nulls = valid.size > 0
     safe = data.size - 16
     room, short_room = room_in(slots), room_in(shorts)
-    for place in range(first, n):
+    for place in range(first, last):
         row = np.int64(rows[place]) if some else place
         if nulls and not valid[row]:
             continue
@@ -256,7 +257,7 @@ def count_words(
                     slot = find_long(slots, meta, arena, scratch, 0, length)
                 slots[slot, 3] += U64(1)
             at += length + 1
-    return n
+    return last
 
 
 @njit(nogil=True, cache=True)
