@@ -15,7 +15,7 @@ LEAST, MOST = 1 << 10, 1 << 19
 class Pace:
     """How large bundles should be, by what they cost and how many wait.
 
-    A bundle is to take about 4 ms, so that a watermark never waits long behind one; where bundles
+    A bundle is to take about 6 ms, so that a watermark never waits long behind one; where bundles
     pile up, up to 16 ms, so that dispatching costs less. An epoch is to have as many bundles as
     there are workers, so that all of them work on one window and its tables stay in the cache
     (StreamBox §8). But a bundle is never so small that what each costs, however few its records, is
@@ -53,14 +53,16 @@ class Pace:
         if self.fixed is not None:
             return self.fixed
         waiting = self.cascade.in_flight / (2 * self.workers)
-        most = 0.004 * min(4.0, max(1.0, waiting))
+        most = min(_LONGEST, _SPAN * max(1.0, waiting))
         least = max(_SHARE * self.per_bundle, _APART * self.workers)
         rows = max(least / self.per_record, min(most / self.per_record, epoch / self.workers))
         self.turn = (self.turn + 1) % len(_TURNS)  # now and then another, so that both can be told
         return int(min(MOST, max(LEAST, rows * _TURNS[self.turn])))
 
 
-_APART = 0.00012
+_SPAN, _LONGEST = 0.006, 0.016
+"""How long a bundle takes, in seconds, and how long where many wait."""
+_APART = 0.0003
 """How far apart bundles should end, over all workers, in seconds."""
 _FADE = 0.95
 _SHARE = 10

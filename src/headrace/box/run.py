@@ -40,6 +40,7 @@ from headrace.buffers import Buffer
 from headrace.errors import EngineError, HeadraceError
 from headrace.io.offsets import replayable
 from headrace.jobs import Output
+from headrace.kernels import recycled
 from headrace.plan.optimise import optimised
 from headrace.plan.time import zone_of
 from headrace.tables import Tables
@@ -280,6 +281,7 @@ class Run:
             ingress.close()
         if self.keeper is not None:
             self.keeper.end()
+        recycled.forget()
         if self.error is not None:
             self.abort()
             if isinstance(self.error, Stopped):

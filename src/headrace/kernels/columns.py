@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.kernels import recycled
+from headrace.kernels.native import rows as native_rows
 from headrace.kernels.native import tokens
 
 
@@ -46,6 +47,22 @@ def numbers(array: pa.Array, dtype: Any) -> np.ndarray[Any, Any]:
     if data is None or len(array) == 0:
         return np.zeros(len(array), dtype=dtype)
     return np.frombuffer(data, dtype=dtype, count=len(array), offset=array.offset * width)
+
+
+def taken(batch: pa.RecordBatch, rows: Any) -> pa.RecordBatch:
+    """Some rows of a batch, each of which it has; numbers into memory that is used again."""
+    columns, places = [], None
+    for column in batch.columns:
+        kind = column.type
+        if pa.types.is_primitive(kind) and kind.bit_width >= 8 and column.null_count == 0:
+            values = numbers(column, f"i{kind.bit_width // 8}")
+            out = recycled.empty(rows.size, values.dtype)
+            native_rows.take(values, rows, out)
+            columns.append(as_column(out, kind))
+        else:
+            places = as_column(rows) if places is None else places
+            columns.append(column.take(places))
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def from_numbers(values: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], kind: Any) -> pa.Array:

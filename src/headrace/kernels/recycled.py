@@ -7,20 +7,27 @@ their time. Here whoever drops the last array in a block leaves the block for th
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
 from typing import Any
 
 import numpy as np
+import psutil
 
 _SMALL = 1 << 17
 """Bytes: below this the allocator keeps memory by itself."""
-_KEPT = 64 << 20
-"""Bytes that are kept of each size."""
+_LARGE = 32 << 20
+"""Above this it is not worth keeping."""
+_KEPT = min(512 << 20, psutil.virtual_memory().total // 32)
+"""Bytes that are kept in all, about: how many there are is looked up now and then."""
+_NOW_AND_THEN = 16
 _STEPS = 4
 """How many sizes there are between a power of two and the next."""
 
 _free: dict[int, deque[Any]] = {}
+_turn = itertools.count()
+_is_full = [False]
 
 
 def empty(shape: int | tuple[int, ...], dtype: Any) -> Any:
@@ -28,7 +35,7 @@ def empty(shape: int | tuple[int, ...], dtype: Any) -> Any:
     kind = np.dtype(dtype)
     count = shape if isinstance(shape, int) else math.prod(shape)
     wanted = count * kind.itemsize
-    if not _SMALL <= wanted <= _KEPT // 2:
+    if not _SMALL <= wanted <= _LARGE:
         return np.empty(shape, kind)
     size = _size_for(wanted)
     try:
@@ -40,9 +47,12 @@ def empty(shape: int | tuple[int, ...], dtype: Any) -> Any:
 
 
 def forget() -> None:
-    """Give back what is not in use."""
-    for blocks in list(_free.values()):
-        blocks.clear()
+    """Give most of what is not in use back to the system: a job has ended."""
+    left = _KEPT // 4
+    for size, blocks in list(_free.items()):
+        while size * len(blocks) > left:
+            blocks.popleft()
+        left -= size * len(blocks)
 
 
 def _size_for(wanted: int) -> int:
@@ -59,9 +69,9 @@ class _Block:
         self.memory = memory
         self.__array_interface__ = memory.__array_interface__
 
-    def __del__(self, free: dict[int, deque[Any]] = _free) -> None:
+    def __del__(self) -> None:
         size = int(self.memory.size)
-        blocks = free.get(size)
-        if blocks is None:
-            blocks = free.setdefault(size, deque(maxlen=max(1, _KEPT // size)))
-        blocks.append(self.memory)  # a full one drops the oldest
+        if next(_turn) % _NOW_AND_THEN == 0:
+            _is_full[0] = sum(n * len(blocks) for n, blocks in list(_free.items())) > _KEPT
+        if not _is_full[0]:
+            _free.setdefault(size, deque()).append(self.memory)

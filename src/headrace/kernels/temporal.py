@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from headrace.kernels import recycled
 from headrace.kernels.aggregate import key_hashes
-from headrace.kernels.columns import as_column
+from headrace.kernels.columns import as_column, taken
 from headrace.kernels.expressions.hashing import hash_columns
 from headrace.kernels.group import as_key, is_fixed, key_words
 from headrace.kernels.native import multimap
@@ -69,21 +70,21 @@ class Tables:
     def nbytes(self) -> int:
         return sum(block.nbytes for block in self.blocks)
 
-    def make_room(self, parts: Any, records: Any, runs: Any, locks: int) -> None:
+    def make_room(self, parts: Any, records: Any, runs: Any, locks: int, crowded: bool) -> None:
         """Give some tables room for so many records and runs; 0 where they have enough."""
         rooms = np.where(records > 0, np.maximum(records, _LEAST_ROOM), 0)
         rooms = np.where(rooms > 0, 1 << np.ceil(np.log2(np.maximum(rooms, 1))).astype(np.int64), 0)
         slots, chains = (
             empty_slots(2 * int(rooms.sum()), np.uint32),
-            np.empty(rooms.sum(), np.uint32),
+            recycled.empty(int(rooms.sum()), np.uint32),
         )
-        kept = np.empty(int(runs.sum()) * multimap.RUN, np.int64)
+        kept = recycled.empty(int(runs.sum()) * multimap.RUN, np.int64)
         self.blocks += slots, chains, kept
         before, runs_before = np.cumsum(rooms) - rooms, np.cumsum(runs) - runs
         multimap.rehouse(
             self.directory, locks, parts, rooms, slots.ctypes.data + 8 * before,
             chains.ctypes.data + 4 * before, runs,
-            kept.ctypes.data + 8 * multimap.RUN * runs_before,
+            kept.ctypes.data + 8 * multimap.RUN * runs_before, crowded,
         )  # fmt: skip
 
 
@@ -123,8 +124,9 @@ class TemporalJoin:
     after, while its part is locked: so every pair is found once.
     """
 
-    def __init__(self, node: JoinWithin, parts: int = 1) -> None:
-        self.node, self.parts = node, parts
+    def __init__(self, node: JoinWithin, parts: int = 1, *, crowded: bool = False) -> None:
+        """``crowded`` says that there are more threads than cores."""
+        self.node, self.parts, self.crowded = node, parts, crowded
         self.clocks = (node.left_clock, node.right_clock)
         inputs = ((node.left.schema, node.left_on), (node.right.schema, node.right_on))
         self.sides = tuple(Side.of(schema, keys) for schema, keys in inputs)
@@ -169,9 +171,9 @@ class TemporalJoin:
             columns = [batch.column(n) for n in self.sides[side].keys]
             hashes = key_hashes(columns, batch.num_rows) if self.parts > 1 else _NO_HASHES
             starts = np.empty(self.parts * spans + 1, np.int64)
-            rows = np.empty(batch.num_rows, np.int32)
-            multimap.split_rows(hashes, self.parts, ids, low, spans, starts, rows)
-            batch = batch.take(as_column(rows))
+            rows, buckets = (recycled.empty(batch.num_rows, np.int32) for _ in range(2))
+            multimap.split_rows(hashes, self.parts, ids, low, spans, starts, rows, buckets)
+            batch = taken(batch, rows)
         kept = Kept(side, batch, starts, low, spans)
         near = [self._tables(1 - side, n) for n in range(low - 1, high + 2)]
         return self._join(kept, near, first), [kept]
@@ -201,15 +203,16 @@ class TemporalJoin:
         before = self.records[1 - side].current
         number = self.records[side].add(batch, panes[-1]) << 32 if any(mine) else 0
         left, meta = np.ones(self.parts, np.bool_), np.zeros(2, np.int64)
-        rows, others = np.empty(batch.num_rows, np.int64), np.empty(batch.num_rows, np.int64)
+        rows, others = (recycled.empty(batch.num_rows, np.int64) for _ in range(2))
         addresses = [
             np.array([0 if t is None else t.address for t in tables], np.int64)
             for tables in (mine, near)
         ]
+        hashes = recycled.empty(batch.num_rows, np.uint64)
         while True:
             part = multimap.join_bundle(
-                words, times, number, kept.starts, spans, *addresses, *self.reach[side],
-                self.locks.ctypes.data, first, left, meta, rows, others,
+                words, times, hashes, number, kept.starts, spans, *addresses, *self.reach[side],
+                self.locks.ctypes.data, first, self.crowded, left, meta, rows, others,
             )  # fmt: skip
             if part < 0:
                 break
@@ -238,7 +241,7 @@ class TemporalJoin:
                 expected = self._expected(kept, span, parts, records)
                 records = np.where(records > 0, np.maximum(records, expected), 0)
             more = np.where(has_no_run, 2 * runs + 8, 0)[parts]
-            tables.make_room(parts, records, more, self.locks.ctypes.data)
+            tables.make_room(parts, records, more, self.locks.ctypes.data, self.crowded)
 
     def _expected(self, kept: Kept, span: int, parts: Any, rows: Any) -> Any:
         """How many rows tables that have so many may get: as many as those of the slice before, or

@@ -153,8 +153,8 @@ class NearShared(SharedState):
     def __init__(self, operator: NearInTime, shards: Shards) -> None:
         self.operator = operator
         self.states = [state for state in shards.states if isinstance(state, NearState)]
-        self.join = TemporalJoin(operator.node, shards.count)
-        self.is_kept = shards.is_kept
+        self.join = TemporalJoin(operator.node, shards.count, crowded=shards.hosting.crowded)
+        self.is_kept, self.workers = shards.is_kept, shards.hosting.workers
         self.kept: deque[Kept] = deque()
         self.lock = threading.Lock()
         for shard, state in enumerate(self.states):
@@ -172,8 +172,9 @@ class NearShared(SharedState):
     def add(self, lane: int, batch: pa.RecordBatch, order: Order, worker: int) -> Iterator[Result]:
         batch = without_null(batch, self.operator.keys[lane])
         if batch.num_rows:
-            # From another shard on for each worker, so that they seldom meet at a lock.
-            pairs, kept = self.join.add(lane, batch, worker)
+            # Each worker begins far from the others, so that they seldom meet at a lock.
+            first = worker * self.join.parts // self.workers
+            pairs, kept = self.join.add(lane, batch, first)
             if self.is_kept:
                 self.kept.extend(kept)
             for pair in pairs:

@@ -36,9 +36,10 @@ class Shards:
         self.operator = operator
         self.count = shards if operator.is_keyed else 1
         lanes = range(len(operator.chains))
-        stable = saved is not None
-        hosting = Hosting(self.count, workers, in_order=False, stable=stable, crowded=crowded)
-        self.partials = [operator.partial(i, hosting) for i in lanes]
+        self.hosting = Hosting(
+            self.count, workers, in_order=False, stable=saved is not None, crowded=crowded
+        )
+        self.partials = [operator.partial(i, self.hosting) for i in lanes]
         fresh: list[tuple[MemoryStore, Note]] = [(MemoryStore(), {}) for _ in range(self.count)]
         kept = fresh if saved is None else list(saved[: self.count])
         self.stores = [store for store, _ in kept]

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.errors import PlanError
+from headrace.kernels import recycled
 from headrace.kernels.columns import Text, numbers, validity
 from headrace.kernels.expressions.kernel import Kernel, Scope, apply_arrays, function
 from headrace.kernels.native import hashing as native
@@ -23,7 +24,8 @@ _NATIVE = {
 def hash_columns(arrays: Sequence[pa.Array], rows: int, name: str = "xxhash64") -> Any:
     """One hash a row over all columns, chained as Spark chains them, from the seed 42."""
     ints, longs, strings, dtype = _NATIVE[name]
-    hashes = np.full(rows, 42, dtype)
+    hashes = recycled.empty(rows, dtype)
+    hashes.fill(42)
     for array in arrays:
         kind, t = array.type, pa.types
         if t.is_string(kind) or t.is_binary(kind):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import carray, njit
 
-from headrace.kernels.native.locks import give_way, longer_nap, pointer, try_lock, unlock
+from headrace.kernels.native.locks import give_way, pointer, try_lock, unlock, wait_a_little
 from headrace.kernels.native.memory import U64, mix, prefetch
 
 SUM_INT, SUM_FLOAT, MIN_INT, MAX_INT, MIN_FLOAT, MAX_FLOAT = 0, 1, 2, 3, 4, 5
@@ -225,7 +225,7 @@ def add_bundle(
         if again and added == 0:
             if not patient:
                 return TAKEN
-            longer_nap(naps)
+            wait_a_little(naps, crowded)
             naps += 1
         elif crowded:
             turns += 1

@@ -16,6 +16,7 @@ _usleep = types.ExternalFunction("usleep", types.intc(types.uintc))
 _sched_yield = types.ExternalFunction("sched_yield", types.intc())
 _NAP = 50
 """Microseconds: about as long as a table is held."""
+_YIELDS, _LOOKS = 8, 1000
 
 
 def _word(builder: Any, address: Any) -> Any:
@@ -71,6 +72,21 @@ def nap() -> None:
 def longer_nap(times: int) -> None:
     """Let other threads run for longer, the more often that did not help."""
     _usleep(_NAP << min(times, 5))
+
+
+@njit(nogil=True, cache=True)
+def wait_a_little(times: int, crowded: bool) -> None:
+    """What to do when all that is left is locked, for the ``times``-th time on end.
+
+    Tables are held for some tens of microseconds, and to sleep takes longer than that: so look
+    again at first, or where threads are ``crowded`` let another one have the core.
+    """
+    if crowded and times < _YIELDS:
+        give_way()
+    elif crowded:
+        longer_nap(times - _YIELDS)
+    elif times >= _LOOKS:
+        longer_nap(times - _LOOKS)
 
 
 @njit(nogil=True, cache=True)

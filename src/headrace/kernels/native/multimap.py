@@ -19,7 +19,13 @@ from llvmlite import ir
 from numba import carray, njit, types
 from numba.extending import intrinsic
 
-from headrace.kernels.native.locks import longer_nap, pointer, try_lock, unlock
+from headrace.kernels.native.locks import (
+    give_way,
+    pointer,
+    try_lock,
+    unlock,
+    wait_a_little,
+)
 from headrace.kernels.native.memory import U64, mix, prefetch, trailing_zeros
 
 SLOTS, WIDTH, CHAINS, ROOM, SIZE, LEAST, MOST, RUNS, RUN_ROOM, RUN_COUNT = range(10)
@@ -34,6 +40,8 @@ GROUP = 8
 """Slots that are looked at together; they are in one cache line."""
 LINE = 16
 """Words for each lock: two never share a cache line."""
+TURN = 1 << 13
+"""After so many rows others get the core, where there are more threads than cores."""
 FOUND, WANTED = 0, 1
 """How many pairs are written, and for how many there must be room."""
 FOREVER = 2**63 - 1
@@ -42,14 +50,14 @@ _AHEAD = 32
 
 @njit(nogil=True, cache=True)
 def split_rows(
-    hashes: Any, shards: int, panes: Any, low: int, spans: int, starts: Any, rows: Any
+    hashes: Any, shards: int, panes: Any, low: int, spans: int, starts: Any, rows: Any, of: Any
 ) -> None:
     """The rows by shard and then by pane, in order within each, and where each bucket begins.
 
-    ``panes`` is empty where all rows are of one pane, ``hashes`` where there is one shard.
+    ``panes`` is empty where all rows are of one pane, ``hashes`` where there is one shard; ``of``
+    is room for a number for each row.
     """
     n = rows.size
-    of = np.empty(n, np.int32)
     starts[:] = 0
     mask = U64(shards - 1)
     by_mask = (shards & (shards - 1)) == 0  # a division takes longer than all the rest
@@ -173,7 +181,7 @@ def link_runs(slots: Any, chains: Any, runs: Any, count: int, size: int) -> None
             slots[at] = _tag(slots, h) | np.uint32(known + 1)
 
 
-@njit(nogil=True, cache=True)
+@njit(cache=True)  # so short that to give up the interpreter lock would take longer
 def has_room(directory: Any, starts: Any, span: int, spans: int) -> bool:
     """Whether a slice's tables have room for all that a bundle has for it."""
     for part in range(directory.shape[0]):
@@ -188,7 +196,7 @@ def has_room(directory: Any, starts: Any, span: int, spans: int) -> bool:
 @njit(nogil=True, cache=True)
 def rehouse(
     directory: Any, locks: int, parts: Any, rooms: Any, slots_at: Any, chains_at: Any,
-    run_rooms: Any, runs_at: Any,
+    run_rooms: Any, runs_at: Any, crowded: bool,
 ) -> None:  # fmt: skip
     """Move the tables of some parts to larger memory, unless others just have.
 
@@ -198,7 +206,7 @@ def rehouse(
         lock = locks + parts[i] * (LINE * 8)
         naps = 0
         while not try_lock(lock):
-            longer_nap(naps)
+            wait_a_little(naps, crowded)
             naps += 1
         entry = directory[parts[i]]
         count = entry[RUN_COUNT]
@@ -334,16 +342,18 @@ def _insert(
 
 @njit(nogil=True, cache=True)
 def join_bundle(
-    keys: Any, times: Any, number: int, starts: Any, spans: int, mine: Any, theirs: Any, low: int,
-    high: int, locks: int, first: int, left: Any, meta: Any, rows: Any, records: Any,
+    keys: Any, times: Any, hashes: Any, number: int, starts: Any, spans: int, mine: Any,
+    theirs: Any, low: int, high: int, locks: int, first: int, crowded: bool, left: Any, meta: Any,
+    rows: Any, records: Any,
 ) -> int:  # fmt: skip
     """Find the matches of a bundle's rows, which are in order of part and slice, and keep the rows.
 
     ``mine`` has the addresses of the directories of the bundle's slices, ``theirs`` those of the
-    other side from the slice before to the slice after; 0 where there is none. ``left`` tells the
-    parts still to do. Gives -1 when done, or a part for whose rows or pairs there is no room.
+    other side from the slice before to the slice after; 0 where there is none. ``hashes`` is room
+    for those of the keys, ``left`` tells the parts still to do. Where threads are ``crowded``,
+    others get the core now and then, while no part is held. Gives -1 when done, or a part for whose
+    rows or pairs there is no room.
     """
-    hashes = np.empty(keys.size, np.uint64)
     for row in range(keys.size):
         hashes[row] = mix(U64(keys[row]), U64(0))
     parts = left.size
@@ -352,7 +362,7 @@ def join_bundle(
         if starts[part * spans] == starts[(part + 1) * spans]:
             left[part] = False
         todo += left[part]
-    missed = naps = 0
+    missed = naps = done = 0
     part = first % parts
     while todo:
         if left[part]:
@@ -394,10 +404,14 @@ def join_bundle(
                 left[part] = False
                 todo -= 1
                 missed = naps = 0
+                done += starts[begin + spans] - starts[begin]
+                if crowded and done >= TURN:
+                    give_way()
+                    done = 0
             else:
                 missed += 1
-                if missed >= todo:  # all that is left is taken: let the others run
-                    longer_nap(naps)
+                if missed >= todo:  # all that is left is taken
+                    wait_a_little(naps, crowded)
                     naps += 1
                     missed = 0
         part += 1
