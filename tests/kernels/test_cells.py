@@ -85,7 +85,7 @@ def test_a_part_that_another_thread_holds_is_left_for_later() -> None:
     table.directory[3, 0] = 0
     adding.go_on(patient=False)
     assert adding.is_done
-    assert results(table) == {k: (1,) for k in range(10_000)}
+    assert results(table) == dict.fromkeys(range(10000), (1,))
 
 
 def test_rows_of_several_slices_go_to_their_tables() -> None:
@@ -95,5 +95,5 @@ def test_rows_of_several_slices_go_to_their_tables() -> None:
     rows = bundle(plan, np.arange(18_000) % 100, np.ones(18_000))
     adding = Adding(rows, slices, 5, tables, 3, crowded=True)
     adding.go_on(patient=True)
-    assert results(tables[0]) == {k: (180,) for k in range(0, 100, 2)}  # type: ignore[arg-type]
-    assert results(tables[2]) == {k: (180,) for k in range(1, 100, 2)}  # type: ignore[arg-type]
+    assert results(tables[0]) == dict.fromkeys(range(0, 100, 2), (180,))  # type: ignore[arg-type]
+    assert results(tables[2]) == dict.fromkeys(range(1, 100, 2), (180,))  # type: ignore[arg-type]

@@ -225,14 +225,8 @@ class Ingress:
                 if self._by_source:
                     self.send_on(reader)
                     self.promises.reached(reader, item.micros, said=True)
-                elif (
-                    self.event is not None and not self.promises.by_clock and not self.told_ignored
-                ):
-                    self.told_ignored = True
-                    self._note(
-                        f"{self.name} sends watermarks, but event_time has a delay or punctuation "
-                        "of its own, or the source does not say watermarks = True: they are ignored"
-                    )
+                else:
+                    self._tell_ignored()
             elif isinstance(item, SetAside):
                 self.bad += item.records
             elif isinstance(item, Reached):

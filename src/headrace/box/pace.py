@@ -46,7 +46,8 @@ class Pace:
         rest = max(0.0, times - time * time - steep * steep * spread)
         doubt = math.sqrt(rest / (spread * max(1.0, self.weight - 2)))
         slope = max(min(time / size, steep + doubt), 0.05 * time / size, 1e-9)
-        self.per_record, self.per_bundle = slope, max(0.0, time - slope * size)
+        self.per_record = slope
+        self.per_bundle = min(max(0.0, time - slope * size), _MOST_BY_ITSELF)
 
     def rows(self, epoch: float = math.inf) -> int:
         """The records to put into a bundle now, where an epoch has about so many."""
@@ -62,8 +63,11 @@ class Pace:
 
 _SPAN, _LONGEST = 0.006, 0.016
 """How long a bundle takes, in seconds, and how long where many wait."""
-_APART = 0.0003
+_APART = 0.0002
 """How far apart bundles should end, over all workers, in seconds."""
+_MOST_BY_ITSELF = 0.0003
+"""What a bundle costs however few its records, in seconds, at most: beyond that the line through
+what was seen is bent, as caches have it."""
 _FADE = 0.95
 _SHARE = 10
 """How many times what it costs to handle a bundle its records are to cost."""
