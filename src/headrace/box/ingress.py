@@ -284,7 +284,7 @@ class Ingress:
         return rows if self.cascade.unclaimed >= self.pace.workers else min(LEAST, rows)
 
     def _bundle_rows(self) -> int:
-        return self.pace.rows(self.epochs.usual)
+        return self.pace.rows(self.epochs.usual, bounded=self.bounded)
 
     def hand_over(self) -> None:
         """An evaluator has nothing to do: what waited for more need not. The lock is held."""
