@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 
 import pyarrow as pa
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace import col
 from headrace.kernels.aggregate import GeneralTable, Merge, compile_partial
+from headrace.kernels.columns import Text
+from headrace.kernels.native import word_tables
 from headrace.kernels.tokenise import Tokeniser
-from headrace.kernels.words import WordTable
+from headrace.kernels.words import PartedWords, WordTable, WordTurns
 from headrace.plan.stages import stages_of
 
 TEXT = st.text(st.sampled_from("abzABZ09_ ,.\t-éİKß日\0"), max_size=60)
@@ -86,6 +89,50 @@ def test_many_words_make_the_table_grow():
     fused, got = run(stream, table.to_batches())
     assert isinstance(fused, WordTable)
     assert got == Counter(w for line in lines for w in line.split(" "))
+
+
+@pytest.mark.parametrize("keep_empty", [False, True])
+@pytest.mark.parametrize("crowded", [False, True])
+def test_threads_that_take_turns_at_tables_lose_no_word(crowded, keep_empty, monkeypatch):
+    monkeypatch.setattr(word_tables, "STRETCH", 1 << 10)
+    lines = [
+        " ".join(f"w{n % 997}x{m * n % 31} longer{n % 89}word" for m in range(4))
+        for n in range(6000)
+    ]
+    table = pa.table({"line": [*lines, "", " a  b "]})
+    words = hr.from_arrow(table).flat_map(col("line").split(" "), name="w")
+    words = words if keep_empty else words.filter(col("w") != "")
+    stage = stages_of(words.group_by("w").count("n").node)
+    before = stage.inputs[0]
+    plan = compile_partial(before.steps, before.head.schema, stage.head)
+    turns = WordTurns(plan.start, 6, keep_empty, crowded)
+    array, tokeniser = plan.split.input(table.combine_chunks().to_batches()[0])
+    parts = [
+        array[i::6] if i % 2 else array.take(pa.array(range(i, len(array), 6))) for i in range(6)
+    ]
+
+    def count(part):
+        turns.add_text(Text.of(part), tokeniser)
+
+    threads = [threading.Thread(target=count, args=(part,)) for part in parts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    first, *others = turns.tables
+    assert len(others) < 6
+    merged, parted = plan.start(), [PartedWords(each, 4) for each in turns.tables]
+    for part in range(4):
+        for each in parted:
+            each.add_to(merged, part)
+    for other in others:
+        first.merge(other)
+    expected = Counter(w for line in table["line"].to_pylist() for w in line.split(" "))
+    if not keep_empty:
+        del expected[""]
+    for counted in (first, merged):
+        columns = (c.to_pylist() for c in counted.bundle().columns)
+        assert dict(zip(*columns, strict=True)) == expected
 
 
 @pytest.mark.parametrize(
