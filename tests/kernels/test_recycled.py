@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from headrace.kernels.columns import as_column
 
 
 @pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recycled, "_free", {})
-    monkeypatch.setattr(recycled, "_is_full", [False])
+def fresh() -> None:
+    gc.collect()
+    recycled._free.clear()
+    recycled._is_full[0] = False
 
 
 def address(array: Any) -> int:
@@ -46,14 +48,25 @@ def test_small_and_huge_arrays_are_the_systems() -> None:
     assert not recycled._free
 
 
-def test_no_more_is_kept_than_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recycled, "_KEPT", 4 << 20)
+def kept() -> int:
+    return sum(size * len(blocks) for size, blocks in recycled._free.items())
+
+
+@pytest.fixture
+def little() -> Iterator[None]:
+    before = recycled._LIMIT[0]
+    recycled._LIMIT[0] = 4 << 20
+    yield
+    recycled._LIMIT[0] = before
+
+
+def test_no_more_is_kept_than_is_bounded(little: None) -> None:
     arrays = [recycled.empty(1 << 20, np.uint8) for _ in range(100)]
     del arrays
     gc.collect()
-    assert sum(size * len(blocks) for size, blocks in recycled._free.items()) <= 24 << 20
+    assert 4 << 20 <= kept() <= 24 << 20
     recycled.forget()
-    assert sum(size * len(blocks) for size, blocks in recycled._free.items()) <= 1 << 20
+    assert kept() == 1 << 20
 
 
 def test_threads_never_share_a_block() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
 from typing import Any
 
 import numpy as np
@@ -19,13 +18,12 @@ _SMALL = 1 << 17
 """Bytes: below this the allocator keeps memory by itself."""
 _LARGE = 32 << 20
 """Above this it is not worth keeping."""
-_KEPT = min(512 << 20, psutil.virtual_memory().total // 32)
+_LIMIT = [min(512 << 20, psutil.virtual_memory().total // 32)]
 """Bytes that are kept in all, about: how many there are is looked up now and then."""
-_NOW_AND_THEN = 16
 _STEPS = 4
 """How many sizes there are between a power of two and the next."""
 
-_free: dict[int, deque[Any]] = {}
+_free: dict[int, list[Any]] = {}
 _turn = itertools.count()
 _is_full = [False]
 
@@ -48,11 +46,10 @@ def empty(shape: int | tuple[int, ...], dtype: Any) -> Any:
 
 def forget() -> None:
     """Give most of what is not in use back to the system: a job has ended."""
-    left = _KEPT // 4
+    left = _LIMIT[0] // 4
     for size, blocks in list(_free.items()):
-        while size * len(blocks) > left:
-            blocks.popleft()
-        left -= size * len(blocks)
+        del blocks[left // size :]
+        left = max(0, left - size * len(blocks))  # others add some meanwhile
 
 
 def _size_for(wanted: int) -> int:
@@ -69,9 +66,13 @@ class _Block:
         self.memory = memory
         self.__array_interface__ = memory.__array_interface__
 
-    def __del__(self) -> None:
+    # What it needs is bound here, for it may be called when the module is gone.
+    def __del__(
+        self, free: Any = _free, turn: Any = _turn, is_full: Any = _is_full, limit: Any = _LIMIT
+    ) -> None:
         size = int(self.memory.size)
-        if next(_turn) % _NOW_AND_THEN == 0:
-            _is_full[0] = sum(n * len(blocks) for n, blocks in list(_free.items())) > _KEPT
-        if not _is_full[0]:
-            _free.setdefault(size, deque()).append(self.memory)
+        if next(turn) % 16 == 0:  # now and then
+            kept = sum(n * len(blocks) for n, blocks in list(free.items()))
+            is_full[0] = kept > limit[0]
+        if not is_full[0]:
+            free.setdefault(size, []).append(self.memory)
