@@ -17,6 +17,8 @@ from headrace.kernels.columns import Text
 from headrace.kernels.native import word_tables
 from headrace.kernels.tokenise import Tokeniser
 from headrace.kernels.words import PartedWords, WordTable, WordTurns
+from headrace.operators.operator import Hosting
+from headrace.operators.tables import SpareTables, WordTables
 from headrace.plan.stages import stages_of
 
 TEXT = st.text(st.sampled_from("abzABZ09_ ,.\t-éİKß日\0"), max_size=60)
@@ -133,6 +135,16 @@ def test_threads_that_take_turns_at_tables_lose_no_word(crowded, keep_empty, mon
     for counted in (first, merged):
         columns = (c.to_pylist() for c in counted.bundle().columns)
         assert dict(zip(*columns, strict=True)) == expected
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_slice_without_text_has_no_results(shards):
+    words = hr.from_arrow(pa.table({"line": ["a"]})).flat_map(col("line").split(" "), name="w")
+    stage = stages_of(words.group_by("w").count("n").node)
+    before = stage.inputs[0]
+    plan = compile_partial(before.steps, before.head.schema, stage.head)
+    tables = WordTables(SpareTables(plan.start, 4), plan.keep_empty, Hosting(shards))
+    assert [tables.results(shard, shards) for shard in range(shards)] == [None] * shards
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import platform
@@ -11,8 +10,12 @@ import sys
 
 _TURN = 100_000_000
 """Nanoseconds: the longest turn that Linux gives."""
-_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
-"""The number of the system call, for which not every C library has a function."""
+_CALLS = {"x86_64": (315, 314), "aarch64": (275, 274)}
+"""The numbers of sched_getattr and sched_setattr, for which not every C library has a function."""
+_ATTRIBUTES = "IIQiIQQQ"
+"""struct sched_attr: its size, policy, flags, nice value, priority, runtime, deadline, period."""
+_ORDINARY = (0, 3)
+"""SCHED_OTHER and SCHED_BATCH."""
 
 
 def usable_cores() -> list[int]:
@@ -34,9 +37,14 @@ def take_long_turns() -> None:
     put aside where it gives way itself, which is where it has none (``native/locks.py``). Linux
     does that from 6.12 on; elsewhere nothing changes. It gets no larger share of the core.
     """
-    number = _SCHED_SETATTR.get(platform.machine())
-    if sys.platform == "linux" and number is not None:
-        # struct sched_attr: its size, policy, flags, nice value, priority, runtime, …
-        wanted = struct.pack("IIQiIQQQ", 48, 0, 0, 0, 0, _TURN, 0, 0)
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).syscall(number, 0, wanted, 0)
+    if sys.platform != "linux" or platform.machine() not in _CALLS:
+        return
+    ask, tell = _CALLS[platform.machine()]
+    size = struct.calcsize(_ATTRIBUTES)
+    attributes = ctypes.create_string_buffer(size)
+    call = ctypes.CDLL(None).syscall
+    if call(ask, 0, attributes, size, 0) == 0:
+        _, policy, flags, nice, priority, *_ = struct.unpack(_ATTRIBUTES, attributes.raw)
+        if policy in _ORDINARY:
+            wanted = (size, policy, flags, nice, priority, _TURN, 0, 0)
+            call(tell, 0, struct.pack(_ATTRIBUTES, *wanted), 0)

@@ -84,10 +84,11 @@ class WordTable:
     def merge(self, other: WordTable) -> None:
         """Add another's counts."""
         self.empties += other.empties
-        self.add_slots(other.table.slots, other.table.arena, other.shorts)
+        used = other.table.size, int(other.size[0])
+        self.add_slots(other.table.slots, other.table.arena, other.shorts, used)
 
-    def add_slots(self, slots: Any, arena: Any, shorts: Any) -> None:
-        """Add the counts of another's slots, or of some of them."""
+    def add_slots(self, slots: Any, arena: Any, shorts: Any, used: tuple[int, int]) -> None:
+        """Add the counts of another's slots, or of some of them; so many of each are in use."""
         at = 0
         while True:
             at = strings.merge_counts(
@@ -95,13 +96,13 @@ class WordTable:
             )
             if at == slots.shape[0]:
                 break
-            self.table.grow(int(slots[at, 2]) >> 32, slots=slots.shape[0] - at)
+            self.table.grow(int(slots[at, 2]) >> 32, slots=min(used[0], slots.shape[0] - at))
         at = 0
         while True:
             at = short_words.merge_short(shorts, at, self.shorts, self.size)
             if at == shorts.shape[0]:
                 return
-            self._grow(shorts.shape[0] - at)
+            self._grow(min(used[1], shorts.shape[0] - at))
 
     def bundle(self) -> pa.RecordBatch:
         """Every word and its count."""
@@ -134,9 +135,9 @@ class PartedWords:
         """Add the counts of a part to a table."""
         if part == 0:
             table.empties += self.empties
-        begin, end = self.starts[part : part + 2]
-        short_begin, short_end = self.short_starts[part : part + 2]
-        table.add_slots(self.slots[begin:end], self.arena, self.shorts[short_begin:short_end])
+        slots = self.slots[self.starts[part] : self.starts[part + 1]]
+        shorts = self.shorts[self.short_starts[part] : self.short_starts[part + 1]]
+        table.add_slots(slots, self.arena, shorts, (len(slots), len(shorts)))
 
 
 def _starts(parts: int) -> Any:

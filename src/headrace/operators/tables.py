@@ -155,6 +155,8 @@ class WordTables:
 
     def results(self, shard: int, shards: int) -> pa.RecordBatch | None:
         tables = self.turns.tables
+        if not tables:
+            return None
         if shards == 1:  # the others into the largest, which is not needed any more
             first, *others = sorted(tables, key=lambda table: -table.groups)
             for table in others:
