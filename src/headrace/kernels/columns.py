@@ -54,7 +54,8 @@ def taken(batch: pa.RecordBatch, rows: Any) -> pa.RecordBatch:
     columns, places = [], None
     for column in batch.columns:
         kind = column.type
-        if pa.types.is_primitive(kind) and kind.bit_width >= 8 and column.null_count == 0:
+        is_number = pa.types.is_primitive(kind) and kind.bit_width in (8, 16, 32, 64)
+        if is_number and column.null_count == 0:
             values = numbers(column, f"i{kind.bit_width // 8}")
             out = recycled.empty(rows.size, values.dtype)
             native_rows.take(values, rows, out)
