@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from headrace.box.cores import are_crowded, take_long_turns, usable_cores
+from headrace.box.cores import are_crowded, request_long_slices, usable_cores
 
 
 def test_workers_are_crowded_where_there_are_more_of_them_than_cores() -> None:
@@ -17,13 +17,13 @@ def test_workers_are_crowded_where_there_are_more_of_them_than_cores() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="not Linux")
-def test_long_turns_leave_policy_and_niceness_as_they_are() -> None:
+def test_long_slices_leave_policy_and_niceness_as_they_are() -> None:
     found = []
 
     def look() -> None:
         own = threading.get_native_id()
         os.setpriority(os.PRIO_PROCESS, own, 5)
-        take_long_turns()
+        request_long_slices()
         found.append((os.sched_getscheduler(own), os.getpriority(os.PRIO_PROCESS, own)))
 
     thread = threading.Thread(target=look)

@@ -30,11 +30,11 @@ def are_crowded(workers: int) -> bool:
     return workers > len(usable_cores())
 
 
-def take_long_turns() -> None:
+def request_long_slices() -> None:
     """Have this thread keep its core for longer, where many take turns at it.
 
-    A thread that is put aside while it has a lock keeps all others from it. With long turns it is
-    put aside where it gives way itself, which is where it has none (``native/locks.py``). Linux
+    A thread that is preempted while it has a lock keeps all others from it. With long slices it is
+    preempted where it yields itself, which is where it has none (``native/locks.py``). Linux
     does that from 6.12 on; elsewhere nothing changes. It gets no larger share of the core.
     """
     if sys.platform != "linux" or platform.machine() not in _CALLS:

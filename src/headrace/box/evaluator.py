@@ -13,7 +13,7 @@ from headrace.box.arrival import Reader
 from headrace.box.bundle import Bundle
 from headrace.box.cascade import Vertex
 from headrace.box.container import Container
-from headrace.box.cores import are_crowded, take_long_turns
+from headrace.box.cores import are_crowded, request_long_slices
 from headrace.box.desk import Seat
 from headrace.box.host import Outbox
 from headrace.box.ingress import Ingress
@@ -220,7 +220,7 @@ def evaluate(run: Run, seat: Seat, core: int | None) -> None:
     if core is not None:
         os.sched_setaffinity(threading.get_native_id(), {core})
     if are_crowded(run.workers):
-        take_long_turns()
+        request_long_slices()
     desk = run.cascade.lock
     while (work := desk.hand_in(seat)) is not None:
         try:

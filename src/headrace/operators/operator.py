@@ -191,7 +191,7 @@ class Hosting:
     stable: bool = True
     """Whether a key's shard must be the same in every process, and after a restart."""
     crowded: bool = False
-    """Whether there are more workers than cores, so that they are put aside at any moment."""
+    """Whether there are more workers than cores (oversubscribed): any may be preempted any time."""
 
 
 class Operator:
