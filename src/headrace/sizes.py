@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 from typing import Any, TypeGuard
+
+import psutil
 
 from headrace.errors import PlanError
 
@@ -32,3 +35,13 @@ def show_bytes(count: int) -> str:
         if count >= size:
             return f"{count / size:.1f}".removesuffix(".0") + f" {unit}"
     return f"{count} bytes"
+
+
+def usable_memory() -> int:
+    """The bytes of memory of this machine, or of the container if that has less."""
+    total = int(psutil.virtual_memory().total)
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return total
+    return min(total, int(limit)) if limit.isdigit() else total

@@ -47,14 +47,18 @@ class Timing(Steps):
         ahead: Any = None,
         punctuation: Any = None,
     ) -> Stream:
-        """Say which column is the event time, and how late its records may come.
+        """Name the event-time column, and say how late its records may come.
 
-        The watermark is the largest time seen less ``delay``; a record below it goes to ``late``.
-        Instead of a delay, ``punctuation`` (an expression, or a function of a row) may give a time
-        for records that announce that nothing before it will come, and a source that carries its
-        own watermarks needs neither.
+        On unbounded input the watermark is the largest time seen less ``delay``; a record below it
+        goes to ``late``. Instead of a delay, ``punctuation`` (an expression, or a function of a
+        row) may return a time for records that announce that no earlier record will follow. A
+        source that sends its own watermarks needs neither.
 
-        On input that does not end, a split that is silent for longer than ``idle`` (30 seconds
+        On bounded input no record is late, however disordered: ``delay`` and ``punctuation`` have
+        no effect, and windows close when the input ends. Only a source's own watermarks close them
+        earlier.
+
+        On unbounded input a split that is silent for longer than ``idle`` (30 seconds
         unless told) stops holding the watermark back. Once all are, the watermark stays where it
         is, or with ``when_idle="advance"`` goes on by the clock, so that the last windows close. A
         record more than ``ahead`` (1 day unless told) ahead of the clock does not move the
@@ -93,7 +97,7 @@ class Timing(Steps):
             return self._narrow(
                 EventTime(
                     self.schema, at.step, self.node, column, lag, quiet, punctuation,
-                    None if bounded else far, when_idle == "advance",
+                    None if bounded else far, when_idle == "advance", bounded=bounded,
                 )
             )  # fmt: skip
 

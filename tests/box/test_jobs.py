@@ -135,11 +135,12 @@ def test_a_silent_split_holds_the_watermark_back_until_then():
 def test_punctuation_cuts_where_the_record_stands(said):
     rows = [("a", 1), ("end", 3), ("a", 2), ("a", 5), ("end", 6), ("a", 6)]
     events = records(*({"k": k, "at": seconds(t)} for k, t in rows))
-    stream = script([events], schema=SCHEMA).event_time("at", punctuation=said)
-    late = stream.late.collect(on=hr.Box(debug=True))
-    assert [r["at"] for r in late.to_pylist()] == [seconds(2)]
-    counts = stream.window(hr.tumbling("10s")).count("c").collect(on="box")
-    assert counts["c"].to_pylist() == [5]
+    source = script([events], schema=SCHEMA, bounded=False, ends=True)
+    stream = source.event_time("at", punctuation=said)
+    job = hr.start([stream.late, stream.window(hr.tumbling("10s")).count("c")], on="box")
+    job.wait()
+    assert [r["at"] for r in job.result(0).to_pylist()] == [seconds(2)]
+    assert job.result(1)["c"].to_pylist() == [5]
 
 
 def test_a_source_that_fails_fails_the_job():

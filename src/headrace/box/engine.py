@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
-import psutil
 import pyarrow as pa
 
 from headrace.batch_jobs import BatchJob
@@ -47,7 +46,7 @@ from headrace.plan.sources import External, Read
 from headrace.plan.stages import Stage, stages_of
 from headrace.plan.table_join import TableJoin
 from headrace.plan.time import EventTime, Late, ends, refuse_endless
-from headrace.sizes import byte_size, is_whole
+from headrace.sizes import byte_size, is_whole, usable_memory
 from headrace.tables import with_tables
 from headrace.windows import duration
 
@@ -56,16 +55,17 @@ class Box:
     """All cores of this machine, in this process.
 
     ``workers`` is the number of evaluator threads (all cores this process may use), ``pin`` ties
-    each to a core, ``memory`` bounds the bytes of records in flight (``"512MB"``; a quarter of the
-    memory, at most 2 GB), ``scheduler`` is ``"next-externalization"``, ``"first-found"``,
-    ``"in-order"``, or ``"ct"``, ``"lp"``, ``"et"`` or ``"qst"`` (docs/box.md), and ``bundle``
-    fixes the records of a bundle, which otherwise adapts. Instead, ``buffer`` says when what is
-    read is sent on: ``hr.fixed(1024)``, ``hr.adaptive(1024, "50ms")`` or ``hr.immediate``. None of
-    them changes a result. ``commit_every`` is how often a job that does not end makes the files it
-    writes visible (``"1s"``); other sinks get results at once. With a checkpoint it is how often
-    one is written, and all sinks get results then. ``ordered=True`` gives exactly what processing
-    records one at a time in the order of their arrival would, in parallel. ``debug`` checks the
-    engine's invariants as it runs.
+    each to a core, ``memory`` bounds the bytes of records in flight and, on bounded input, the
+    state of operators (``"512MB"``, at least 64 MB of state; without it a quarter of the machine's
+    memory, at most 2 GB, and half of it for state), ``scheduler`` is ``"next-externalization"``,
+    ``"first-found"``, ``"in-order"``, or ``"ct"``, ``"lp"``, ``"et"`` or ``"qst"`` (docs/box.md),
+    and ``bundle`` fixes the records of a bundle, which otherwise adapts. Instead, ``buffer`` says
+    when what is read is sent on: ``hr.fixed(1024)``, ``hr.adaptive(1024, "50ms")`` or
+    ``hr.immediate``. None of them changes a result. ``commit_every`` is how often a job that does
+    not end makes the files it writes visible (``"1s"``); other sinks get results at once. With a
+    checkpoint it is how often one is written, and all sinks get results then. ``ordered=True``
+    gives exactly what processing records one at a time in the order of their arrival would, in
+    parallel. ``debug`` checks the engine's invariants as it runs.
 
     A function of a record that cannot be compiled moves to processes, one for each worker, after a
     second of the interpreter's time, if it changes nothing but its own; ``processes=4`` runs all
@@ -113,7 +113,7 @@ class Box:
         self.interval = duration(commit_every, "Box: commit_every", 1) / 1e6
         self.workers = workers or len(cores)
         self.cores: Sequence[int] | None = cores if pin else None
-        self.memory = _memory(memory)
+        self.memory, self.state_memory = _memory(memory)
         self.scheduler, self.bundle, self.clock = scheduler, bundle, clock
         self.buffer = buffer
         self.processes = processes
@@ -147,6 +147,7 @@ class Box:
             workers=self.workers,
             cores=self.cores,
             memory=self.memory,
+            state_memory=self.state_memory,
             scheduler=self.scheduler,
             bundle=self.bundle,
             buffer=self.buffer,
@@ -280,7 +281,7 @@ class Box:
         places = [f"{place}; {how}" if how else place]
         for step in stage.steps:
             if isinstance(step, EventTime):
-                places.append("ingress, cuts epochs")
+                places.append("ingress" if step.is_never_late else "ingress, cuts epochs")
             elif isinstance(step, Buffered):
                 places.append("holds records until they are sent on together")
             else:
@@ -320,10 +321,17 @@ _BATCH: ContextVar[BoxBatch | None] = ContextVar("batch", default=None)
 """The job that this thread computes for, if it is one in the background."""
 
 
-def _memory(what: int | str | None) -> int:
-    if what is None:
-        return int(min(2 << 30, psutil.virtual_memory().total // 4))
-    return byte_size(what, "Box: memory")
+def _memory(option: int | str | None) -> tuple[int, int]:
+    """The bytes of records that may be in flight, and of state on bounded input."""
+    if option is None:
+        total = usable_memory()
+        return min(2 << 30, total // 4), total // 2
+    size = byte_size(option, "Box: memory")
+    return size, max(size, _LEAST_STATE)
+
+
+_LEAST_STATE = 64 << 20
+"""A smaller limit would refuse jobs that any machine can run."""
 
 
 __all__ = ["SCHEDULERS", "Box"]

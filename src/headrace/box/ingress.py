@@ -23,7 +23,6 @@ from headrace.buffers import Buffer
 from headrace.errors import StepError
 from headrace.io.offsets import Followed, Reached
 from headrace.io.source import SetAside, Watermark
-from headrace.kernels.lateness import is_by_source
 from headrace.operators.stores import input_number
 from headrace.plan.sources import Read
 from headrace.plan.time import EventTime
@@ -172,8 +171,8 @@ class Ingress:
         free = [r for r in self.readers if not r.done and not r.busy]
         if not free:
             return None
-        if self.event is None:
-            # Without event time order between splits is nothing to wait for: few at a time.
+        if self.event is None or self.event.is_never_late:
+            # No watermark waits for the slowest split: open few at a time.
             begun = [r for r in self.readers if r.items is not None and not r.done]
             if len(begun) >= open_at_most:
                 free = [r for r in free if r.items is not None]
@@ -247,7 +246,7 @@ class Ingress:
 
     @property
     def _by_source(self) -> bool:
-        return self.event is not None and is_by_source(self.event)
+        return self.event is not None and self.event.is_by_source
 
     # Reading, by threads of their own: see ``pump.py``
 

@@ -35,6 +35,7 @@ from headrace.box.progress import Reports
 from headrace.box.pump import pump
 from headrace.box.scheduler import scheduler_of
 from headrace.box.sinks import WrittenByEpoch, sink_of
+from headrace.box.state_limit import StateLimit
 from headrace.box.ticks import Ticks
 from headrace.buffers import Buffer
 from headrace.errors import EngineError, HeadraceError
@@ -60,6 +61,7 @@ class Run:
         workers: int,
         cores: Sequence[int] | None = None,
         memory: int,
+        state_memory: int,
         scheduler: str,
         bundle: int | None,
         clock: Clock | None = None,
@@ -104,6 +106,7 @@ class Run:
         self.cascade.lock.serve = self.dispatch.serve
         self.ticks = Ticks(self, buffer)
         self.reports = Reports(self)
+        self.state_limit = StateLimit(self, state_memory)
         self.profiled = False
         """Whether to count what a profile shows."""
         self.over = False
@@ -162,6 +165,8 @@ class Run:
                     self._thread(name, self._pump, ingress, reader)
         if unbounded:
             self._thread("headrace-ticks", self.ticks.keep_ticking)
+        elif self.state_limit.hosts:
+            self._thread("headrace-state-limit", self.state_limit.watch)
         if self.ticks.timeouts:
             self._thread("headrace-timeouts", self.ticks.keep_sending)
 

@@ -38,8 +38,9 @@ class Splits:
         assert isinstance(step, Read)
         self.source = step.source
         self.name = str(self.source)
-        self.in_order = isinstance(node, EventTime)
-        """Whether the order of a split's records matters, so that all of it is read in turn."""
+        self.in_order = isinstance(node, EventTime) and not node.is_never_late
+        """Whether watermarks depend on the order of a split's records, so that one reader reads
+        them all."""
         self.bounded = bool(self.source.bounded)
         self.chain: Chain = compile_chain(steps[::-1], step.schema, columns, zone)
         self.wanted = pa.schema([step.schema.field(c) for c in self.chain.columns])

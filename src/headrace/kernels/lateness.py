@@ -38,11 +38,6 @@ def stamped(event: EventTime, batch: pa.RecordBatch, micros: int) -> pa.RecordBa
 PROCESSING_TIME = pa.timestamp("us", "UTC")
 
 
-def is_by_source(event: EventTime) -> bool:
-    """Whether watermarks are those the source itself sends."""
-    return event.delay is None and event.punctuation is None
-
-
 def late_schema(event: EventTime, schema: pa.Schema) -> pa.Schema:
     """The columns of late records: those of ``schema``, and what is told of each."""
     kind = schema.field(event.column).type

@@ -20,14 +20,14 @@ from headrace.kernels.native import multimap
 from headrace.kernels.order import order_key
 from headrace.kernels.records import Records
 from headrace.kernels.slots import empty_slots
-from headrace.kernels.window import event_times, pane_ids, rows_by_pane
+from headrace.kernels.window import event_times, pane_ids
 from headrace.plan.joins import JoinWithin
 from headrace.windows import BEGINNING, Window
 
 _LEAST_SLICE = 10_000
 """Microseconds: shorter slices of time would cost more than the records in them."""
 _MOST_SPANS = 64
-"""A bundle of more slices than this is taken in slice by slice."""
+"""A bundle of more slices than this is divided by time first."""
 _MOST_PAIRS = 1 << 20
 """The pairs of one bundle of results."""
 _LEAST_ROOM = 1 << 4
@@ -161,9 +161,11 @@ class TemporalJoin:
         ids, low, high = pane_ids(event_times(batch, self.clocks[side]), self.span)
         spans = high - low + 1
         if spans > _MOST_SPANS:
+            order = np.argsort(ids, kind="stable")
+            starts = np.flatnonzero(np.diff(ids[order] // _MOST_SPANS)) + 1
             each = [
-                self.add(side, batch.take(as_column(rows)), first)
-                for _, rows in rows_by_pane(ids, low, high)
+                self.add(side, taken(batch, rows.astype(np.int32)), first)
+                for rows in np.split(order, starts)
             ]
             return [p for pairs, _ in each for p in pairs], [k for _, kept in each for k in kept]
         starts = np.array([0, batch.num_rows], np.int64)
@@ -177,6 +179,11 @@ class TemporalJoin:
         kept = Kept(side, batch, starts, low, spans)
         near = [self._tables(1 - side, n) for n in range(low - 1, high + 2)]
         return self._join(kept, near, first), [kept]
+
+    def is_scattered(self, side: int, batch: pa.RecordBatch) -> bool:
+        """Whether a bundle's times are so far apart that few records share a slice."""
+        _, low, high = pane_ids(event_times(batch, self.clocks[side]), self.span)
+        return bool(high - low >= _MOST_SPANS)
 
     def load(self, side: int, slice: int, batch: pa.RecordBatch, part: int = 0) -> None:
         """Take in records of one part and slice that have found their partners so far."""

@@ -31,6 +31,9 @@ from headrace.operators.stores import Note, Order, Retained, Store
 from headrace.plan.joins import JoinWithin
 from headrace.windows import BEGINNING
 
+_MANY_SCATTERED = 1 << 20
+"""Records that may be set aside to be joined together."""
+
 
 class NearInTime(Operator):
     """The temporal join: a record's pairs come with whichever of the two arrives last."""
@@ -69,10 +72,15 @@ class NearInTime(Operator):
     def advance(
         self, shards: Shards, lane: int, watermark: int, emit: Callable[[int, Result], None]
     ) -> Phases:
-        """Nothing comes of a watermark but that records are forgotten: one short task."""
+        """Join the scattered bundles, then forget what the watermark rules out: one task."""
         shared = shards.shared
         assert isinstance(shared, NearShared)
-        return iter([[lambda: shared.forget(shards.watermarks)]])
+
+        def task() -> None:
+            for pair in shared.advance(shards.watermarks):
+                emit(0, (0, pair))
+
+        return iter([[task]])
 
 
 class NearState(State):
@@ -156,6 +164,12 @@ class NearShared(SharedState):
         self.join = TemporalJoin(operator.node, shards.count, crowded=shards.hosting.crowded)
         self.is_kept, self.workers = shards.is_kept, shards.hosting.workers
         self.kept: deque[Kept] = deque()
+        self.scattered: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
+        """Bundles of each side whose times are far apart. They are joined together, at the next
+        watermark or when they are many: one by one, each would touch every slice of time."""
+        self.scattered_rows = 0
+        self.joining = threading.Lock()
+        """Held while scattered bundles are joined: nothing may be forgotten meanwhile."""
         self.lock = threading.Lock()
         for shard, state in enumerate(self.states):
             self.join.watermarks = list(state.join.watermarks)
@@ -167,11 +181,22 @@ class NearShared(SharedState):
     @property
     def nbytes(self) -> int:
         waiting = sum(int(kept.batch.nbytes) for kept in list(self.kept))
+        waiting += sum(int(batch.nbytes) for side in self.scattered for batch in list(side))
         return self.join.nbytes + waiting
 
     def add(self, lane: int, batch: pa.RecordBatch, order: Order, worker: int) -> Iterator[Result]:
         batch = without_null(batch, self.operator.keys[lane])
-        if batch.num_rows:
+        if batch.num_rows and not self.is_kept and self.join.is_scattered(lane, batch):
+            with self.lock:
+                self.scattered[lane].append(batch)
+                self.scattered_rows += batch.num_rows
+                are_many = self.scattered_rows >= _MANY_SCATTERED
+            if are_many:
+                with self.joining:
+                    pairs = self._join_scattered()
+                for pair in pairs:
+                    yield 0, pair
+        elif batch.num_rows:
             # Each worker begins far from the others, so that they seldom meet at a lock.
             first = worker * self.join.parts // self.workers
             pairs, kept = self.join.add(lane, batch, first)
@@ -180,12 +205,27 @@ class NearShared(SharedState):
             for pair in pairs:
                 yield 0, pair
 
-    def forget(self, watermarks: Sequence[int]) -> None:
-        """Go on to the watermarks of the inputs."""
+    def _join_scattered(self) -> list[pa.RecordBatch]:
+        """The pairs of the bundles that were set aside. ``joining`` is held."""
         with self.lock:
-            for side in (0, 1):
-                if watermarks[side] > self.join.watermarks[side]:
-                    self.join.forget(side, watermarks[side])
+            scattered, self.scattered, self.scattered_rows = self.scattered, ([], []), 0
+        pairs: list[pa.RecordBatch] = []
+        for side, batches in enumerate(scattered):
+            if batches:
+                pairs += self.join.add(side, pa.concat_batches(batches))[0]
+        return pairs
+
+    def advance(self, watermarks: Sequence[int]) -> list[pa.RecordBatch]:
+        """Go on to the watermarks of the inputs; the pairs of scattered bundles before them."""
+        with self.joining:
+            # Read first: a bundle set aside from now on may still need what these would drop.
+            reached = list(watermarks)
+            pairs = self._join_scattered()
+            with self.lock:
+                for side in (0, 1):
+                    if reached[side] > self.join.watermarks[side]:
+                        self.join.forget(side, reached[side])
+        return pairs
 
     def flush(self) -> None:
         with self.lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -53,6 +54,8 @@ class SlicedTables:
         self.workers = hosting.workers
         self.spare = SpareTables(self._new_table, 2 * self.parts + 2 * hosting.workers)
         self.slices: dict[int, Any] = {}
+        self.recent: deque[Any] = deque(maxlen=_RECENT)
+        """The newest of them: a new table begins as large as the largest of these."""
         self.unfinished: list[Adding] = []
         """Bundles of which not all could be added at once."""
         self.lock = threading.Lock()
@@ -61,8 +64,8 @@ class SlicedTables:
     def _new_table(self) -> Any:
         if self.numbers is None:
             return self.plan.start()
-        known = [t.table for t in list(self.slices.values())]
-        largest = max(known, key=lambda table: int(table.groups), default=None)
+        recent = [slice.table for slice in list(self.recent)]
+        largest = max(recent, key=lambda table: int(table.groups), default=None)
         return NumberTable(self.numbers, self.parts, like=largest)
 
     @property
@@ -81,6 +84,7 @@ class SlicedTables:
         with self.lock:
             if number not in self.slices:
                 self.slices[number] = self._new_slice()
+                self.recent.append(self.slices[number])
             return self.slices[number]
 
     def _new_slice(self) -> SliceTable:
@@ -195,6 +199,7 @@ class SlicedTables:
                 self.unfinished.remove(adding)
 
 
+_RECENT = 8
 _NO_IDS = np.zeros(0, np.int64)
 
 

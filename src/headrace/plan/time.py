@@ -28,10 +28,11 @@ NUMBER = "window"
 
 @dataclass(frozen=True, eq=False)
 class EventTime(Narrow):
-    """Says which column is the event time, and how watermarks come of it.
+    """Names the event-time column and says where watermarks come from.
 
-    A watermark is the largest time seen less ``delay``, or what ``punctuation`` says, or (with
-    neither) what the source itself sends. To a bounded job on Spark it changes nothing.
+    On unbounded input a watermark is the largest time seen less ``delay``, or what ``punctuation``
+    returns. With neither, the source sends its own watermarks. On bounded input ``delay`` and
+    ``punctuation`` have no effect: no record is late, and windows close when the input ends.
     """
 
     column: str
@@ -45,6 +46,18 @@ class EventTime(Narrow):
     by_clock: bool = False
     """Whether the column is added: the time at which a record is read; the watermark is the time
     of day."""
+    bounded: bool = False
+    """Whether the input ends."""
+
+    @property
+    def is_by_source(self) -> bool:
+        """Whether the source sends its own watermarks."""
+        return self.delay is None and self.punctuation is None
+
+    @property
+    def is_never_late(self) -> bool:
+        """Whether no watermark comes before the end, so that no record can be late."""
+        return self.bounded and not self.by_clock and not self.is_by_source
 
     @property
     def name(self) -> str:
@@ -54,6 +67,8 @@ class EventTime(Narrow):
     def detail(self) -> str:
         if self.by_clock:
             return self.column
+        if self.is_never_late:
+            return f"{self.column}, bounded input: no record is late"
         idle = "" if self.idle is None else f", idle after {show_duration(self.idle)}"
         idle += ", then by the clock" if self.follows_clock else ""
         idle += "" if self.ahead is None else f", at most {show_duration(self.ahead)} ahead"

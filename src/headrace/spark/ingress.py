@@ -17,7 +17,6 @@ from headrace.kernels.chain import compile_chain
 from headrace.kernels.lateness import (
     ahead_of,
     first_late,
-    is_by_source,
     on_time,
     punctuation_of,
     stamped,
@@ -107,7 +106,7 @@ class _CompiledSource:
             items = self._items(reading)
         for item in items:
             if isinstance(item, Watermark):
-                if event is not None and is_by_source(event):
+                if event is not None and event.is_by_source:
                     watermark = max(watermark, item.micros)
                 continue
             if isinstance(item, SetAside):
@@ -124,7 +123,7 @@ class _CompiledSource:
                 if event is not None and event.by_clock:
                     batch = stamped(event, batch, reading.moment)
                     watermark = reading.moment
-                elif event is not None:
+                elif event is not None and not event.is_never_late:
                     batch, aside = ahead_of(event, batch, reading.now)
                     if aside is not None:
                         counted["late"] += aside.num_rows
