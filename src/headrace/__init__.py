@@ -85,10 +85,11 @@ if TYPE_CHECKING:
         read_text,
     )
     from headrace.spark.engine import Spark
-    from headrace.starting import start
+    from headrace.starting import run, start
     from headrace.state import move_state
     from headrace.stream import Stream
     from headrace.windows import count_window, session, sliding, tumbling
+    from headrace.writing import Output
 
 __version__ = "0.1.0"
 
@@ -102,6 +103,7 @@ __all__ = [
     "Job",
     "KeyedStream",
     "Ordering",
+    "Output",
     "PlanError",
     "Progress",
     "Secret",
@@ -152,6 +154,7 @@ __all__ = [
     "read_redis",
     "read_socket",
     "read_text",
+    "run",
     "session",
     "sliding",
     "sql",
@@ -182,7 +185,8 @@ _HOMES = {
     "headrace.functions": "native",
     "headrace.io.source": "Watermark",
     "headrace.jobs": "Job Progress",
-    "headrace.starting": "start",
+    "headrace.starting": "run start",
+    "headrace.writing": "Output",
     "headrace.state": "move_state",
     "headrace.keyed": "KeyedStream WindowedStream",
     "headrace.secrets": "Secret",

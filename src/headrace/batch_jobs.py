@@ -14,7 +14,7 @@ import pyarrow as pa
 from headrace.errors import EngineError, HeadraceError
 from headrace.io.sink import Sink
 from headrace.iteration import WATCH, Watch, settled
-from headrace.jobs import Output, Progress, Shown
+from headrace.jobs import JobOutput, Progress, Shown
 from headrace.plan.explain import logical
 from headrace.signals import GRACE, Halt, asked_to_stop
 from headrace.windows import FOREVER
@@ -25,7 +25,7 @@ log = logging.getLogger("headrace")
 class BatchJob(Shown):
     """Outputs computed one after the other; see ``headrace.jobs.Job``."""
 
-    def __init__(self, engine: Any, outputs: Sequence[Output]) -> None:
+    def __init__(self, engine: Any, outputs: Sequence[JobOutput]) -> None:
         self._engine, self._outputs = engine, list(outputs)
         self._watch = Watch()
         self._tables: list[pa.Table | None] = [None] * len(self._outputs)
@@ -66,9 +66,9 @@ class BatchJob(Shown):
         self._over = time.perf_counter()
         self._ended.set()
 
-    def _compute(self, number: int, output: Output) -> None:
+    def _compute(self, number: int, output: JobOutput) -> None:
         if isinstance(output.to, Sink):
-            self._engine.write(output.node, output.to)
+            self._records += self._engine.write(output.node, output.to)
         elif output.to is not None:
             for batch in self._engine.bundles(output.node):
                 output.to(batch)

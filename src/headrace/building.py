@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -62,6 +64,15 @@ def column_names(what: Any, where: str) -> list[str]:
         if not isinstance(name, str):
             raise PlanError(f"{where}: {name!r} is not the name of a column")
     return names
+
+
+def user_line() -> tuple[str, int]:
+    """The file and line outside this package that called it."""
+    package = os.path.dirname(__file__) + os.sep
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
 
 
 def difference(a: pa.Schema, b: pa.Schema) -> str:

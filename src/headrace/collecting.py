@@ -14,7 +14,7 @@ from headrace.engines import resolve
 from headrace.errors import PlanError
 from headrace.functions import folding, reduction
 from headrace.io.sink import as_sink
-from headrace.jobs import Job, Output
+from headrace.jobs import Job, JobOutput
 from headrace.kernels.chain import compile_step
 from headrace.kernels.rows import VALUE, rows_of
 from headrace.plan.rows import MapRows
@@ -116,14 +116,14 @@ class Collecting(Steps):
         """
         return resolve(on).start([self._output(to)], checkpoint, trigger)
 
-    def _output(self, to: Any) -> Output:
+    def _output(self, to: Any) -> JobOutput:
         with self._building("start"):
             sink = as_sink(to)
             if sink is not None:
                 sink.check(self.schema)
             elif to is not None and not callable(to):
                 raise PlanError(f"to={to!r} is neither a sink nor a function of a bundle")
-            return Output(self.node, to if sink is None else sink)
+            return JobOutput(self.node, to if sink is None else sink)
 
 
 def only_value(table: pa.Table) -> Any:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace.errors import PlanError, nearest
 from headrace.io.sink import Sink
 from headrace.iteration import ENGINE, Kept
-from headrace.jobs import Job, Output
+from headrace.jobs import Job, JobOutput
 from headrace.plan.node import Node
 from headrace.plan.stages import Stage
 
@@ -32,8 +32,8 @@ class Engine(Protocol):
     def bundles(self, node: Node) -> Iterator[pa.RecordBatch]:
         """The records, a bundle at a time, in order, without holding them all."""
 
-    def write(self, node: Node, sink: Sink) -> None:
-        """The records into a sink, committed once all are there."""
+    def write(self, node: Node, sink: Sink) -> int:
+        """Write to a sink, commit once all records are there, and return their number."""
 
     def run(self, node: Node) -> None:
         """Run for the effect of its functions alone."""
@@ -41,7 +41,9 @@ class Engine(Protocol):
     def hold(self, node: Node) -> Kept:
         """Compute the records, and keep them for plans of this engine."""
 
-    def start(self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None) -> Job:
+    def start(
+        self, outputs: Sequence[JobOutput], checkpoint: Any = None, trigger: Any = None
+    ) -> Job:
         """Start a job in the background, and return at once."""
 
     def stages(self, node: Node) -> Stage:

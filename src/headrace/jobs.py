@@ -18,7 +18,7 @@ AVAILABLE_NOW = "available-now"
 
 
 @dataclass(frozen=True)
-class Output:
+class JobOutput:
     """A step's records on their way out: to a sink, to a function of a bundle, or kept."""
 
     node: Node

@@ -20,7 +20,7 @@ from headrace.checkpoints.shape import (
 )
 from headrace.checkpoints.state import JobState, in_shards, old_first, refuse_used
 from headrace.errors import PlanError
-from headrace.starting import outputs_of
+from headrace.starting import job_outputs
 
 ENGINES = ("box", "spark")
 
@@ -78,7 +78,7 @@ def changes_since(folder: str | Path, outputs: Sequence[Any]) -> Changes:
     saved = Control(f"{where}/headrace").load("job.json")
     if saved is None:
         raise PlanError(f"there is no checkpoint of a job in {where!r}; check the path")
-    given = outputs_of(outputs)
+    given = job_outputs(outputs)
     changes = changes_of(saved["shape"], shape_of(given), engine_of(saved) == "box")
     refuse_other_feeders(changes, saved.get("operators", ()), operators_in(given))
     return changes

@@ -15,7 +15,7 @@ from headrace.io.files import filesystem
 from headrace.io.held import HeldSource, Piece
 from headrace.io.memory import TableSplit
 from headrace.iteration import Kept, settled
-from headrace.jobs import Output
+from headrace.jobs import JobOutput
 from headrace.plan.iteration import rewired, rewired_all, zoned
 from headrace.plan.node import Node
 from headrace.plan.sources import Read
@@ -136,8 +136,8 @@ class Tables:
 
 
 def with_tables(
-    engine: Any, outputs: Sequence[Output], place: Callable[[int], Any], folder: str = ""
-) -> tuple[list[Output], Tables]:
+    engine: Any, outputs: Sequence[JobOutput], place: Callable[[int], Any], folder: str = ""
+) -> tuple[list[JobOutput], Tables]:
     """Outputs whose streams have the tables that they are joined with at hand.
 
     ``place`` gives where to put the n-th table; ``folder`` is removed with them.

@@ -152,7 +152,7 @@ class KeptWriter:
 
 def test_a_persons_own_source_and_sink(engine):
     sink = Kept()
-    hr.from_source(Squares(100)).select("square").write_to(sink, on=engine)
+    hr.from_source(Squares(100)).select("square").write_to(sink, on=engine).run()
     got = pa.Table.from_batches(sink.kept)["square"].to_pylist()
     # The box writes bundles as they are done: which of two splits comes first is not promised.
     assert sorted(got) == [n * n for n in range(100)]
@@ -161,7 +161,7 @@ def test_a_persons_own_source_and_sink(engine):
 def test_a_sink_is_told_that_the_job_failed(engine):
     sink = Kept()
     with pytest.raises(hr.StepError):
-        hr.from_items([0]).map("1 / value").write_to(sink, on=engine)
+        hr.from_items([0]).map("1 / value").write_to(sink, on=engine).run()
     assert sink.aborted
     assert sink.kept == []
 
@@ -169,7 +169,7 @@ def test_a_sink_is_told_that_the_job_failed(engine):
 def test_sources_are_found_by_name(rows, tmp_path):
     (tmp_path / "a.csv").write_text("a\n1\n")
     assert rows(hr.read("csv", tmp_path / "a.csv")) == [(1,)]
-    hr.from_items(["x"]).write("text", tmp_path / "out")
+    hr.from_items(["x"]).write("text", tmp_path / "out").run(on="box")
     assert rows(hr.read("text", tmp_path / "out")) == [("x",)]
 
 

@@ -142,7 +142,9 @@ def test_nested_values_of_json_are_read_as_they_were_written(engine: Any, tmp_pa
     day = datetime.date(2024, 2, 29)
     at = datetime.datetime(2024, 2, 29, tzinfo=datetime.UTC)
     row = {"v": [b"\xe0", None], "d": {"x": day, "y": [at]}}
-    hr.from_items([row, {"v": None, "d": None}], schema=schema).write_json(tmp_path / "o", on="box")
+    hr.from_items([row, {"v": None, "d": None}], schema=schema).write_json(
+        tmp_path / "o", on="box"
+    ).run()
     read = hr.read_json(tmp_path / "o", schema=schema).collect(on=engine).to_pylist()
     assert read[0]["v"] == row["v"]
     assert read[0]["d"]["x"] == day
@@ -192,7 +194,7 @@ def test_a_sliced_list_with_nulls_can_be_cast(engine: Any) -> None:
 
 
 def test_broken_parquet_is_named(engine: Any, tmp_path: Path) -> None:
-    hr.from_items(list(range(5000))).write_parquet(tmp_path / "o", on="box")
+    hr.from_items(list(range(5000))).write_parquet(tmp_path / "o", on="box").run()
     (path,) = (tmp_path / "o").glob("part-*")
     stream = hr.read_parquet(path)
     data = bytearray(path.read_bytes())

@@ -69,7 +69,7 @@ class Own(Sink):
 @pytest.mark.parametrize("kind", [Least, Own])
 def test_a_small_sink(engine: Any, kind: Any) -> None:
     sink = kind()
-    hr.from_items([{"n": n} for n in range(5)]).write_to(sink, on=engine)
+    hr.from_items([{"n": n} for n in range(5)]).write_to(sink, on=engine).run()
     assert sorted(sink.kept) == [0, 1, 2, 3, 4]
     sink = kind()
     outlet = numbers([1, 2], [3]).write_to(sink)
@@ -145,12 +145,12 @@ def life(sink: Any) -> list[str]:
 
 def test_the_life_of_a_sink_when_input_ends(engine: Any, noted: Any) -> None:
     stream = hr.from_items([{"n": n} for n in range(3)])
-    stream.write_to(noted, on=engine)
+    stream.write_to(noted, on=engine).run()
     assert life(noted) == ["check", "ready", "begin", "open", "commit"]
     assert stream.start(on=engine, to=noted).wait(60)
     assert life(noted) == ["check", "ready", "begin", "open", "commit"]
     with pytest.raises(hr.StepError):
-        hr.from_items([{"n": 0}]).select("1 / n AS n").write_to(noted, on=engine)
+        hr.from_items([{"n": 0}]).select("1 / n AS n").write_to(noted, on=engine).run()
     parts = life(noted)
     assert parts[:2] == ["check", "ready"]
     assert parts[-1] == "abort"
@@ -220,7 +220,7 @@ def test_a_copy_of_a_sink_that_only_looks_like_one_is_of_its_own() -> None:
 def test_a_stream_overwrites_what_was_there_before_it_and_nothing_of_its_own(
     tmp_path: Path,
 ) -> None:
-    hr.from_items([{"n": 100}]).write_parquet(tmp_path / "out", on="box")
+    hr.from_items([{"n": 100}]).write_parquet(tmp_path / "out", on="box").run()
     sink = ParquetSink(str(tmp_path / "out"), "overwrite")
     for runs in (1, 2):  # a sink may be used again
         sink.ready()

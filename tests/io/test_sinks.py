@@ -26,27 +26,27 @@ def same(a: pa.Table, b: pa.Table) -> bool:
 
 
 def test_parquet_is_read_again(engine, tmp_path):
-    hr.from_arrow(TABLE).write_parquet(tmp_path / "out", on=engine)
+    hr.from_arrow(TABLE).write_parquet(tmp_path / "out", on=engine).run()
     assert same(hr.read_parquet(tmp_path / "out").collect(on=engine), TABLE)
     assert (tmp_path / "out" / "_SUCCESS").exists()
 
 
 def test_csv_is_read_again(engine, tmp_path):
-    hr.from_arrow(TABLE).write_csv(tmp_path / "out", on=engine)
+    hr.from_arrow(TABLE).write_csv(tmp_path / "out", on=engine).run()
     again = hr.read_csv(tmp_path / "out", schema={"n": "bigint", "x": "double"})
     assert same(again.collect(on=engine), TABLE)
 
 
 def test_json_is_read_again(engine, tmp_path):
     nested = TABLE.drop(["x"]).append_column("xs", pa.array([[1], None, []]))
-    hr.from_arrow(nested).write_json(tmp_path / "out", on=engine)
+    hr.from_arrow(nested).write_json(tmp_path / "out", on=engine).run()
     again = hr.read_json(tmp_path / "out", schema=nested.schema)
     assert same(again.collect(on=engine), nested)
 
 
 def test_text_is_read_again(engine, tmp_path):
     lines = hr.from_items([f"line {n}" for n in range(5000)])
-    lines.write_text(tmp_path / "out", on=engine)
+    lines.write_text(tmp_path / "out", on=engine).run()
     got = hr.read_text(tmp_path / "out").collect(on=engine)["line"].to_pylist()
     wanted = lines.to_list(on=engine)
     # The box writes bundles as they are done, so their order in the files is not promised.
@@ -73,24 +73,24 @@ def test_parquet_is_split_by_row_groups(engine, tmp_path, monkeypatch):
 def test_modes(engine, tmp_path):
     one, two = hr.from_items([1]), hr.from_items([2])
     path = tmp_path / "out"
-    one.write_parquet(path, on=engine)
+    one.write_parquet(path, on=engine).run()
     with pytest.raises(hr.PlanError, match="already has files; write elsewhere, or pass mode="):
-        two.write_parquet(path, on=engine)
-    two.write_parquet(path, mode="append", on=engine)
+        two.write_parquet(path, on=engine).run()
+    two.write_parquet(path, mode="append", on=engine).run()
     assert sorted(hr.read_parquet(path).to_list(on=engine)) == [1, 2]
-    two.write_parquet(path, mode="overwrite", on=engine)
+    two.write_parquet(path, mode="overwrite", on=engine).run()
     assert hr.read_parquet(path).to_list(on=engine) == [2]
 
 
 def test_a_job_that_fails_leaves_what_was_there(engine, tmp_path):
     path = tmp_path / "out"
-    hr.from_items([1]).write_parquet(path, on=engine)
+    hr.from_items([1]).write_parquet(path, on=engine).run()
 
     def bad(n: int) -> int:
         return n // (n - 9000)
 
     with pytest.raises(hr.StepError):
-        hr.from_items(range(10_000)).map(bad).write_parquet(path, mode="overwrite", on=engine)
+        hr.from_items(range(10_000)).map(bad).write_parquet(path, mode="overwrite", on=engine).run()
     assert hr.read_parquet(path).to_list(on=engine) == [1]
     assert sorted(p.name[:5] for p in path.iterdir()) == ["_SUCC", "part-"]
 
@@ -98,7 +98,7 @@ def test_a_job_that_fails_leaves_what_was_there(engine, tmp_path):
 @pytest.mark.parametrize("form", ["parquet", "csv", "json", "text"])
 def test_an_empty_result_is_read_again(engine, tmp_path, form):
     stream = hr.from_items(["x"]).filter("value > 'z'")
-    stream.write(form, tmp_path / "out", on=engine)
+    stream.write(form, tmp_path / "out", on=engine).run()
     options = {"schema": {"value": "string"}} if form == "json" else {}
     again = hr.read(form, tmp_path / "out", **options)
     assert again.count(on=engine) == 0
@@ -108,7 +108,7 @@ def test_a_union_of_small_streams_is_written_whole(engine, tmp_path):
     union = hr.from_items([1, 2]).union(
         hr.from_items([3]), hr.from_items([4]).agg(value=hr.sum("value"))
     )
-    union.write_parquet(tmp_path / "out", on=engine)
+    union.write_parquet(tmp_path / "out", on=engine).run()
     assert sorted(hr.read_parquet(tmp_path / "out").to_list(on=engine)) == [1, 2, 3, 4]
     assert union.limit(3).to_list(on=engine) == [1, 2, 3]
 
@@ -118,14 +118,14 @@ def test_overwriting_removes_what_was_in_folders_below(engine, tmp_path):
     below.mkdir(parents=True)
     pq.write_table(pa.table({"value": [9]}), below / "old.parquet")
     with pytest.raises(hr.PlanError, match="already has files"):
-        hr.from_items([1]).write_parquet(tmp_path / "out", on=engine)
-    hr.from_items([1]).write_parquet(tmp_path / "out", mode="overwrite", on=engine)
+        hr.from_items([1]).write_parquet(tmp_path / "out", on=engine).run()
+    hr.from_items([1]).write_parquet(tmp_path / "out", mode="overwrite", on=engine).run()
     assert hr.read_parquet(tmp_path / "out").to_list(on=engine) == [1]
 
 
 def test_a_failed_first_write_leaves_no_folder(engine, tmp_path):
     with pytest.raises(hr.StepError):
-        hr.from_items([0]).map("1 / value").write_parquet(tmp_path / "out", on=engine)
+        hr.from_items([0]).map("1 / value").write_parquet(tmp_path / "out", on=engine).run()
     assert not (tmp_path / "out").exists()
 
 
@@ -155,5 +155,5 @@ def test_a_sink_may_be_used_again(engine, tmp_path):
 
     sink = ParquetSink(tmp_path / "out", "append")
     for n in (1, 2):
-        hr.from_items([n]).write_to(sink, on=engine)
+        hr.from_items([n]).write_to(sink, on=engine).run()
     assert sorted(hr.read_parquet(tmp_path / "out").to_list(on=engine)) == [1, 2]

@@ -124,7 +124,7 @@ def test_an_overwriting_sink_may_be_used_twice(engine: Any, tmp_path: Path) -> N
 
     sink = ParquetSink(str(tmp_path / "out"), "overwrite")
     for value in (1, 2):
-        hr.from_items([value]).write_to(sink, on=engine)
+        hr.from_items([value]).write_to(sink, on=engine).run()
         assert hr.read_parquet(tmp_path / "out").to_list(on="box") == [value]
     assert sink.mode == "overwrite"
 
@@ -132,7 +132,7 @@ def test_an_overwriting_sink_may_be_used_twice(engine: Any, tmp_path: Path) -> N
 def test_a_job_of_bounded_input_refuses_a_folder_with_files(engine: Any, tmp_path: Path) -> None:
     from headrace.io.parquet import ParquetSink
 
-    hr.from_items([1]).write_parquet(tmp_path / "out", on="box")
+    hr.from_items([1]).write_parquet(tmp_path / "out", on="box").run()
     with pytest.raises(hr.PlanError, match="already has files"):
         hr.from_items([2]).start(on=engine, to=ParquetSink(str(tmp_path / "out"), "error"))
 

@@ -118,14 +118,14 @@ def test_files_of_an_epoch_that_does_not_count_are_not_read(tmp_path: Path) -> N
 
 
 def test_a_folder_with_files_of_others_is_refused(spark_engine: hr.Spark, tmp_path: Path) -> None:
-    hr.from_items([1]).write_csv(tmp_path / "out", on="box")
+    hr.from_items([1]).write_csv(tmp_path / "out", on="box").run()
     outlet = numbers().write_csv(tmp_path / "out")
     assert outlet is not None
     with pytest.raises(hr.PlanError, match="already has files"):
         outlet.start(on=spark_engine, checkpoint=tmp_path / "state")
     # Nothing was begun: not the checkpoint, and not another output's folder.
     assert not (tmp_path / "state").exists()
-    hr.from_items([1]).write_csv(tmp_path / "old", on="box")
+    hr.from_items([1]).write_csv(tmp_path / "old", on="box").run()
     other = numbers().write_csv(tmp_path / "old", mode="overwrite")
     with pytest.raises(hr.PlanError, match="already has files"):
         hr.start([other, outlet], on=spark_engine)

@@ -14,7 +14,7 @@ from headrace.bench.samples import PATIENCE, REACHED, Row, Samples, finished, sa
 from headrace.box.engine import Box
 from headrace.box.run import Run
 from headrace.box.sinks import Collected, Discarded
-from headrace.jobs import Output
+from headrace.jobs import JobOutput
 
 Made = Callable[[Any], Run]
 """Makes a run that gives its results to a sink."""
@@ -114,4 +114,4 @@ def _is_met(target: Row) -> bool:
 
 def on(box: Box, stream: hr.Stream) -> Made:
     """Runs of a pipeline on a box."""
-    return lambda sink: box._run([Output(stream.node, sink=(sink, False))])
+    return lambda sink: box._run([JobOutput(stream.node, sink=(sink, False))])

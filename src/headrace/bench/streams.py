@@ -21,7 +21,7 @@ from headrace.box.engine import Box
 from headrace.box.run import Run
 from headrace.box.sinks import Discarded
 from headrace.errors import PlanError, nearest
-from headrace.jobs import Output
+from headrace.jobs import JobOutput
 from headrace.windows import AnyWindow
 
 ENGINES = ("box", "spark", "spark-best", "spark-batch")
@@ -192,7 +192,7 @@ def trial(setup: Setup, rate: float, seconds: float, warm: float = 1.0) -> Trial
 
 
 def _run(setup: Setup, stream: hr.Stream) -> Run:
-    return setup.box._run([Output(stream.node, sink=(Discarded(), False))])
+    return setup.box._run([JobOutput(stream.node, sink=(Discarded(), False))])
 
 
 def best_rate(

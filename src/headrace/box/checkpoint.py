@@ -27,7 +27,7 @@ from headrace.checkpoints.state import JobState, copy_folder, refuse_used, schem
 from headrace.errors import EngineError, PlanError
 from headrace.io.offsets import OffsetSource, replayable
 from headrace.io.sink import Sink
-from headrace.jobs import Output
+from headrace.jobs import JobOutput
 from headrace.operators import is_operator
 from headrace.operators.stores import Note, TrackedStore, unpack
 from headrace.plan.node import Node
@@ -150,8 +150,8 @@ class Kept:
 
 
 def kept_in(
-    folder: str, outputs: Sequence[Output], shards: int, interval: float
-) -> tuple[Kept, list[Output]]:
+    folder: str, outputs: Sequence[JobOutput], shards: int, interval: float
+) -> tuple[Kept, list[JobOutput]]:
     """Take a checkpoint, new or as it was; and the outputs, which write by its epochs."""
     ends = [output.node for output in outputs]
     _refuse_ended_parts(ends)
@@ -251,8 +251,8 @@ def _refuse_ended_parts(ends: Sequence[Node]) -> None:
 
 
 def _by_epoch(
-    output: Output, job: str, number: int, epoch: int
-) -> tuple[WrittenByEpoch | None, Output]:
+    output: JobOutput, job: str, number: int, epoch: int
+) -> tuple[WrittenByEpoch | None, JobOutput]:
     """An output that goes to a sink as one that is made visible by epochs.
 
     ``epoch`` is the last so far, which may be yet to come; -1 if there is none.
@@ -268,7 +268,7 @@ def _by_epoch(
     if epoch > 0:
         sink.resume(epoch - 1)
     by_epoch = WrittenByEpoch(sink, output.node.schema, name)
-    return by_epoch, Output(output.node, output.to, sink=(by_epoch, True))
+    return by_epoch, JobOutput(output.node, output.to, sink=(by_epoch, True))
 
 
 # State that moves

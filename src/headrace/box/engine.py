@@ -29,7 +29,7 @@ from headrace.io.held import Held, Holding, held_folder
 from headrace.io.sink import Sink
 from headrace.io.tables import InProcess
 from headrace.iteration import iterates, settled
-from headrace.jobs import AVAILABLE_NOW, Job, Output
+from headrace.jobs import AVAILABLE_NOW, Job, JobOutput
 from headrace.kernels.row_steps import ELSEWHERE, NATIVE, ROW_METHODS, row_place
 from headrace.kernels.scans import scan_place
 from headrace.operators.join import table_side
@@ -124,7 +124,7 @@ class Box:
         return f"Box(workers={self.workers})"
 
     def _run(
-        self, outputs: Sequence[Output], kept: Kept | None = None, only_now: bool = False
+        self, outputs: Sequence[JobOutput], kept: Kept | None = None, only_now: bool = False
     ) -> Run:
         pool = self._pool()
         elsewhere = ELSEWHERE.set(pool)
@@ -140,7 +140,7 @@ class Box:
         return Pool(self.processes or self.workers, forced=self.processes is not None)
 
     def _made(
-        self, outputs: Sequence[Output], kept: Kept | None, only_now: bool, pool: Pool | None
+        self, outputs: Sequence[JobOutput], kept: Kept | None, only_now: bool, pool: Pool | None
     ) -> Run:
         return Run(
             outputs,
@@ -160,9 +160,9 @@ class Box:
             pool=pool,
         )
 
-    def _finish(self, node: Node, sink: Any, alone: bool = False) -> None:
+    def _finish(self, node: Node, sink: Any, alone: bool = False) -> Run:
         """Run a bounded plan to its end."""
-        run = self._run([Output(node, sink=(sink, alone))])
+        run = self._run([JobOutput(node, sink=(sink, alone))])
         run.waited_for += 1
         batch = _BATCH.get()
         if batch is not None:
@@ -176,6 +176,7 @@ class Box:
             run.stop(drain=False)
             run.wait()
             raise
+        return run
 
     def collect(self, node: Node) -> pa.Table:
         """All records, in order."""
@@ -202,11 +203,12 @@ class Box:
         ends(node, "for_each")
         yield from self.collect(node).to_batches()
 
-    def write(self, node: Node, sink: Sink) -> None:
-        """The records into a sink, committed once all are there."""
+    def write(self, node: Node, sink: Sink) -> int:
+        """Write to a sink, commit once all records are there, and return their number."""
         ends(node, "write")
         with settled(self, node) as (ready,):
-            self._finish(ready, WrittenTo(sink, node.schema, None), alone=True)
+            run = self._finish(ready, WrittenTo(sink, node.schema, None), alone=True)
+        return sum(vertex.records for vertex in run.sinks)
 
     def run(self, node: Node) -> None:
         """Run for the effect of its functions."""
@@ -214,7 +216,9 @@ class Box:
         with settled(self, node) as (ready,):
             self._finish(ready, Discarded())
 
-    def start(self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None) -> Job:
+    def start(
+        self, outputs: Sequence[JobOutput], checkpoint: Any = None, trigger: Any = None
+    ) -> Job:
         """Start a job with one or more outputs, and return at once."""
         if trigger not in (None, AVAILABLE_NOW):
             raise PlanError(

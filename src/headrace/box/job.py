@@ -12,14 +12,14 @@ import pyarrow as pa
 from headrace.box.run import Run
 from headrace.box.sinks import Collected
 from headrace.errors import EngineError
-from headrace.jobs import Output, Progress, Shown
+from headrace.jobs import JobOutput, Progress, Shown
 from headrace.signals import GRACE, Halt, asked_to_stop
 
 
 class BoxJob(Shown):
     """A pipeline running on the box; see ``headrace.jobs.Job``."""
 
-    def __init__(self, run: Run, outputs: Sequence[Output]) -> None:
+    def __init__(self, run: Run, outputs: Sequence[JobOutput]) -> None:
         self._run, self._outputs = run, outputs
         self._halt = Halt(lambda: run.stop(drain=True), lambda: run.stop(drain=False))
 

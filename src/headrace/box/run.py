@@ -40,7 +40,7 @@ from headrace.box.ticks import Ticks
 from headrace.buffers import Buffer
 from headrace.errors import EngineError, HeadraceError
 from headrace.io.offsets import replayable
-from headrace.jobs import Output
+from headrace.jobs import JobOutput
 from headrace.kernels import recycled
 from headrace.plan.optimise import optimised
 from headrace.plan.time import zone_of
@@ -56,7 +56,7 @@ class Run:
 
     def __init__(
         self,
-        outputs: Sequence[Output],
+        outputs: Sequence[JobOutput],
         *,
         workers: int,
         cores: Sequence[int] | None = None,

@@ -228,7 +228,8 @@ def sink_of(to: Any, schema: pa.Schema, interval: float | None) -> tuple[Any, bo
     if to is None:
         return Collected(schema), False
     if isinstance(to, Sink):
-        sink = copy.copy(to)  # it may be started again, and a job changes its own
+        # A stream's output may be started again while a job still changes its sink.
+        sink = to if interval is None else copy.copy(to)
         written = WrittenTo(sink, schema, interval)
         if interval is not None and not sink.by_interval:
             written.every = 0.0

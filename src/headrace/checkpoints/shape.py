@@ -29,7 +29,7 @@ from headrace.errors import EngineError, PlanError
 from headrace.io.files import LOCAL
 from headrace.io.offsets import OffsetSource, replayable
 from headrace.io.sink import Sink
-from headrace.jobs import Output
+from headrace.jobs import JobOutput
 from headrace.operators import is_operator, operator_of
 from headrace.operators.operator import Description, Input, Kind, Operator
 from headrace.plan.node import Node
@@ -57,7 +57,7 @@ class Known:
 
 def known_job(
     own: Control,
-    outputs: Sequence[Output],
+    outputs: Sequence[JobOutput],
     folder: str,
     engine: str,
     shards: int,
@@ -142,7 +142,7 @@ def engine_of(job: Mapping[str, Any]) -> str:
     return str(job.get("engine", "spark"))
 
 
-def offsets_of(outputs: Sequence[Output]) -> list[OffsetSource | None]:
+def offsets_of(outputs: Sequence[JobOutput]) -> list[OffsetSource | None]:
     """The job's sources, as such as can be read again; None for a frame of Spark's."""
     found: list[OffsetSource | None] = []
     for node in sources_of([output.node for output in outputs]):
@@ -151,7 +151,7 @@ def offsets_of(outputs: Sequence[Output]) -> list[OffsetSource | None]:
     return found
 
 
-def refuse_more_after_the_end(own: Control, outputs: Sequence[Output], folder: str) -> None:
+def refuse_more_after_the_end(own: Control, outputs: Sequence[JobOutput], folder: str) -> None:
     """Refuse to go on with a job whose input had ended, and now has more."""
     for number, source in enumerate(offsets_of(outputs)):
         more = None if source is None else source.more_after_end(source_folder(own, number))
@@ -170,7 +170,7 @@ def source_folder(own: Control, number: int) -> str:
 # Shapes
 
 
-def shape_of(outputs: Sequence[Output]) -> dict[str, list[Any]]:
+def shape_of(outputs: Sequence[JobOutput]) -> dict[str, list[Any]]:
     """What a checkpoint depends on: sources, steps with state, outputs. Others may change."""
     ends = [output.node for output in outputs]
     steps = [_described(node) for node in operators_of(ends)]
@@ -189,7 +189,7 @@ def shape_of(outputs: Sequence[Output]) -> dict[str, list[Any]]:
     }
 
 
-def operators_in(outputs: Sequence[Output]) -> list[dict[str, Any]]:
+def operators_in(outputs: Sequence[JobOutput]) -> list[dict[str, Any]]:
     """What must be known of the steps with state to look at them, and to move them."""
     ends = [output.node for output in outputs]
     found = []
@@ -244,13 +244,13 @@ def _columns(fields: Sequence[pa.Field]) -> str:
     return ", ".join(f"{f.name} {type_name(f.type)}" for f in fields)
 
 
-def _place(output: Output) -> str:
+def _place(output: JobOutput) -> str:
     """Where an output goes, whatever its columns."""
     to = output.to
     return str(to) if isinstance(to, Sink) else ""
 
 
-def _output_shape(output: Output) -> str:
+def _output_shape(output: JobOutput) -> str:
     to = output.to
     if isinstance(to, Sink):
         return to.identity(output.node.schema)

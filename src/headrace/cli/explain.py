@@ -7,7 +7,7 @@ import argparse
 from rich.console import Console
 
 from headrace.cli.targets import add_engine, add_target, engine_of, pipelines_of
-from headrace.writing import Outlet
+from headrace.writing import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,10 +23,10 @@ def main(arguments: argparse.Namespace) -> int:
     for name, stream in pipelines.items():
         if len(pipelines) > 1:
             print(f"%% {name}" if arguments.graph else f"== {name} ==")
-        if isinstance(stream, Outlet) and not arguments.graph:
+        if isinstance(stream, Output) and not arguments.graph:
             print(stream.explain(on=engine))
         else:
-            plain = stream.stream if isinstance(stream, Outlet) else stream
+            plain = stream.stream if isinstance(stream, Output) else stream
             print(plain.explain("graph" if arguments.graph else "text", on=engine))
         print()
     return 0

@@ -21,7 +21,7 @@ from headrace.jobs import Progress
 from headrace.spark.progress import progress
 from headrace.starting import start as hr_start
 from headrace.stream import Stream
-from headrace.writing import Outlet
+from headrace.writing import Output
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,11 +52,11 @@ def main(arguments: argparse.Namespace) -> int:
     if not isinstance(engine, Box):
         with notes.status("starting Spark"):
             _ = engine.session
-    outlets = {n: t for n, t in pipelines.items() if isinstance(t, Outlet)}
-    if outlets:
-        _started(outlets, engine, arguments, console, notes)
+    outputs = {n: t for n, t in pipelines.items() if isinstance(t, Output)}
+    if outputs:
+        _started(outputs, engine, arguments, console, notes)
     for name, stream in pipelines.items():
-        if isinstance(stream, Outlet):
+        if isinstance(stream, Output):
             continue
         if isinstance(engine, Box) or not stream.bounded:
             _as_job(name, stream, engine, arguments, console, notes)
@@ -66,7 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.write:
             folder = f"{arguments.write}/{name}"
             with progress(name, notes):
-                stream.write_parquet(folder, mode="overwrite", on=engine)
+                stream.write_parquet(folder, mode="overwrite").run(on=engine)
             console.print(
                 f"[bold]{name}[/bold]: written to {folder} in {time.perf_counter() - start:.2f} s"
             )
@@ -114,11 +114,11 @@ def _compared(arguments: argparse.Namespace, console: Console, notes: Console) -
 
 def _stream(target: Target) -> Stream:
     """A stream without its sink: engines are compared by what they give."""
-    return target.stream if isinstance(target, Outlet) else target
+    return target.stream if isinstance(target, Output) else target
 
 
 def _started(
-    outlets: Mapping[str, Outlet],
+    outputs: Mapping[str, Output],
     engine: Any,
     arguments: argparse.Namespace,
     console: Console,
@@ -128,11 +128,11 @@ def _started(
     if arguments.write:
         raise PlanError("--write is for a stream without a sink, and this one has its own")
     job = hr_start(
-        list(outlets.values()), engine, checkpoint=arguments.checkpoint, trigger=arguments.trigger
+        list(outputs.values()), engine, checkpoint=arguments.checkpoint, trigger=arguments.trigger
     )
-    watch(", ".join(outlets), job, notes)
-    for name, outlet in outlets.items():
-        console.print(f"[bold]{name}[/bold]: {_done(job.progress())}, to {outlet.sink}")
+    watch(", ".join(outputs), job, notes)
+    for name, output in outputs.items():
+        console.print(f"[bold]{name}[/bold]: {_done(job.progress())}, to {output.sink}")
 
 
 def _done(told: Progress) -> str:

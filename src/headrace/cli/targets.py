@@ -22,7 +22,7 @@ from headrace.errors import PlanError, nearest
 from headrace.plan.time import nodes_of
 from headrace.spark.engine import Spark
 from headrace.stream import Stream
-from headrace.writing import Outlet
+from headrace.writing import Output
 
 _NAMES = ("pipeline", "pipelines", "streams", "main")
 
@@ -133,7 +133,7 @@ def _module(path: Path) -> Any:
     return module
 
 
-Target = Stream | Outlet
+Target = Stream | Output
 
 
 @contextlib.contextmanager
@@ -170,9 +170,9 @@ def _from_file(path: Path) -> dict[str, Target]:
                     "sink"
                 )
             return targets
-    outlets: dict[str, Target] = {k: v for k, v in found.items() if isinstance(v, Outlet)}
-    if outlets:
-        return outlets
+    outputs: dict[str, Target] = {k: v for k, v in found.items() if isinstance(v, Output)}
+    if outputs:
+        return outputs
     streams: dict[str, Target] = {k: v for k, v in found.items() if isinstance(v, Stream)}
     inner = {id(n) for s in streams.values() for n in _before(s)}
     last = {k: v for k, v in streams.items() if isinstance(v, Stream) and id(v.node) not in inner}
@@ -194,5 +194,5 @@ def _targets(name: str, value: Any) -> dict[str, Target] | None:
 
 def _before(target: Target) -> list[Any]:
     """The steps that a stream's last one reads."""
-    node = target.stream.node if isinstance(target, Outlet) else target.node
+    node = target.stream.node if isinstance(target, Output) else target.node
     return [n for n in nodes_of(node) if n is not node]

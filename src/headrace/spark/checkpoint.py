@@ -9,7 +9,7 @@ from headrace.checkpoints.control import Control
 from headrace.checkpoints.shape import Known, known_job, refuse_more_after_the_end
 from headrace.errors import PlanError
 from headrace.io.files import filesystem
-from headrace.jobs import Output
+from headrace.jobs import JobOutput
 from headrace.spark.graph import Graph
 from headrace.spark.initial import FOLDER as INITIAL
 from headrace.spark.initial import initial_of
@@ -17,7 +17,7 @@ from headrace.spark.initial import initial_of
 
 def known_stream(own: Control, graph: Graph, folder: str, session: Any) -> Known:
     """The job's name, its number of shards and its shape, as they were or as they will be."""
-    outputs: Sequence[Output] = graph.outputs
+    outputs: Sequence[JobOutput] = graph.outputs
     shards = max(1, int(session.sparkContext.defaultParallelism))
     known = known_job(own, outputs, folder, "spark", shards, is_open=False)
     if known.before is None:

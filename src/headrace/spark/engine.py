@@ -20,7 +20,7 @@ from headrace.io.held import HoldSink
 from headrace.io.sink import Sink
 from headrace.io.tables import Published
 from headrace.iteration import Kept, iterates, settled
-from headrace.jobs import Job, Output
+from headrace.jobs import Job, JobOutput
 from headrace.plan.explain import ITERATED, LOCK
 from headrace.plan.iteration import Cycle, Held, Iterate
 from headrace.plan.joins import Join, JoinWithin, LookUp, Union
@@ -116,14 +116,19 @@ class Spark:
             for row in frame.toLocalIterator(prefetchPartitions=True):
                 yield unpack(row.bundle, node.schema)
 
-    def write(self, node: Node, sink: Sink) -> None:
-        """The records into a sink; nothing is visible before every task has succeeded."""
+    def write(self, node: Node, sink: Sink) -> int:
+        """Write to a sink, and return the number of records.
+
+        Nothing is visible before every task has succeeded.
+        """
         ends(node, "write")
         try:
             with self._lowering(node) as (lowering, stage):
                 sink.begin(node.schema)
                 rows = lowering.written(stage, sink).collect()
-            sink.commit([pickle.loads(row.message) for row in rows])
+            written = [pickle.loads(row.message) for row in rows]
+            sink.commit([message for _, message in written])
+            return sum(records for records, _ in written)
         except BaseException:
             sink.abort()
             raise
@@ -158,7 +163,9 @@ class Spark:
                 atexit.register(kept.close)
             return Lowering(self.session, zone_of(ready)).rows(_stages(ready))
 
-    def start(self, outputs: Sequence[Output], checkpoint: Any = None, trigger: Any = None) -> Job:
+    def start(
+        self, outputs: Sequence[JobOutput], checkpoint: Any = None, trigger: Any = None
+    ) -> Job:
         """Start a streaming query in the background, and return at once."""
         from headrace.spark.streaming import start_stream, trigger_of
 
@@ -177,8 +184,8 @@ class Spark:
             raise
 
     def _with_tables(
-        self, outputs: Sequence[Output], checkpoint: Any
-    ) -> tuple[list[Output], Tables]:
+        self, outputs: Sequence[JobOutput], checkpoint: Any
+    ) -> tuple[list[JobOutput], Tables]:
         """The outputs, with the tables of their joins where the workers see them."""
         if not any(isinstance(each, TableJoin) for o in outputs for each in nodes_of(o.node)):
             return list(outputs), Tables()
@@ -261,7 +268,7 @@ class Spark:
 class SparkBatch(BatchJob):
     """Each output as a Spark job; Spark's own pages tell more of it."""
 
-    def __init__(self, engine: Spark, outputs: Sequence[Output]) -> None:
+    def __init__(self, engine: Spark, outputs: Sequence[JobOutput]) -> None:
         self._context = engine.session.sparkContext
         self._group = f"headrace-{uuid.uuid4().hex}"
         super().__init__(engine, outputs)

@@ -20,7 +20,7 @@ from sqlglot import exp
 from headrace.checkpoints.numbering import feeders_of, inputs_first, keeps_state, levels_of
 from headrace.errors import PlanError
 from headrace.io.offsets import OffsetSource, replayable
-from headrace.jobs import Output
+from headrace.jobs import JobOutput
 from headrace.plan.joins import Union
 from headrace.plan.node import Narrow, Node
 from headrace.plan.partitions import MaxParallelism, Shuffle
@@ -174,7 +174,7 @@ class Graph:
 
     sources: list[SourceFlow]
     operators: list[OperatorFlow]
-    outputs: tuple[Output, ...]
+    outputs: tuple[JobOutput, ...]
 
     @property
     def timed(self) -> frozenset[str]:
@@ -188,13 +188,13 @@ class Graph:
         return [[o for o in self.operators if o.level == n] for n in range(1, depth + 1)]
 
 
-def graph_of(outputs: Sequence[Output]) -> Graph:
+def graph_of(outputs: Sequence[JobOutput]) -> Graph:
     """The graph of some outputs, read once for all of them."""
     return _Building(outputs).graph
 
 
 class _Building:
-    def __init__(self, outputs: Sequence[Output]) -> None:
+    def __init__(self, outputs: Sequence[JobOutput]) -> None:
         self.graph = Graph([], [], tuple(outputs))
         self.sources: dict[int, SourceFlow] = {}
         self.operators: dict[int, OperatorFlow] = {}

@@ -77,16 +77,18 @@ class PartialOutput:
 
 @dataclass(frozen=True)
 class WriteOutput:
-    """The records into a sink; what the writer says is what leaves."""
+    """The records into a sink; their number and the writer's message leave."""
 
     sink: Sink
     schema: pa.Schema
 
     def finish(self, batches: Batches, place: Place) -> Batches:
         writer = self.sink.open(self.schema, str(place))
+        records = 0
         for batch in batches:
             writer.write(batch)
-        yield _message(cloudpickle.dumps(writer.close()))
+            records += batch.num_rows
+        yield _message(cloudpickle.dumps((records, writer.close())))
 
 
 @dataclass(frozen=True)

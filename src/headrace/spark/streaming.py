@@ -17,7 +17,7 @@ from headrace.checkpoints.lease import Lease
 from headrace.checkpoints.shape import last_epochs
 from headrace.errors import EngineError, PlanError
 from headrace.io.sink import Sink
-from headrace.jobs import AVAILABLE_NOW, Output
+from headrace.jobs import AVAILABLE_NOW, JobOutput
 from headrace.plan.groups import GroupBy
 from headrace.plan.joins import JoinWithin
 from headrace.plan.sources import External
@@ -60,7 +60,7 @@ _LOCAL_SETTINGS = {
 
 def start_stream(
     session: Any,
-    outputs: Sequence[Output],
+    outputs: Sequence[JobOutput],
     checkpoint: Any,
     trigger: Any,
     tables: Tables,
@@ -147,7 +147,7 @@ def _folder(checkpoint: Any) -> str:
 # Sinks
 
 
-def _delivery(output: Output, job: str, number: int, epoch: int) -> Delivery:
+def _delivery(output: JobOutput, job: str, number: int, epoch: int) -> Delivery:
     """Where an output goes. A sink knows the job by a name of the output's own, for two outputs
     may go to one place. ``epoch`` is the last one that counts; -1 if there is none."""
     to = output.to
