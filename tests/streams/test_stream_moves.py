@@ -172,6 +172,30 @@ def test_five_times_between_engines_with_kills(spark_engine: hr.Spark, tmp_path:
     assert job.kills >= 5
 
 
+@pytest.mark.parametrize("files", [1, 6])
+@pytest.mark.parametrize(
+    ("on", "point"), [("box", "before the sink"), ("spark", "after the batch")]
+)
+def test_a_job_killed_after_its_first_checkpoint_goes_on_elsewhere(
+    box_engine: hr.Box, spark_engine: hr.Spark, tmp_path: Path, on: str, point: str, files: int
+) -> None:
+    """With results that the sink does not have yet, or without any."""
+    found = records(1200, seed=9)
+    put(tmp_path / "in", "0.csv", found[: 600 // files])
+    job = Killed(
+        on=on, source="folder", where=str(tmp_path / "in"), sink="parquet",
+        to=str(tmp_path / "out"), checkpoint=str(tmp_path / "old"), mode="overwrite",
+    )  # fmt: skip
+    assert not job.run(None, crash=point, after=1)
+    engine: Any = spark_engine if on == "box" else box_engine
+    hr.move_state(tmp_path / "old", tmp_path / "new", on=engine.name, spark=spark_engine)
+    put(tmp_path / "in", "1.csv", found[600 // files :])
+    drop(tmp_path / "in", "_DONE", "")
+    outlet = victim.outlet(victim.pipeline(job.said), job.said)
+    assert outlet.start(on=engine, checkpoint=tmp_path / "new").wait(PATIENCE)
+    assert written(tmp_path / "out", "parquet") == windows(found)
+
+
 def test_a_session_in_more_shards_than_have_any(tmp_path: Path, box_engine: hr.Box) -> None:
     put(tmp_path / "in", "0.csv", [{"k": "a", "v": 1, "at": 1_600_000_000.0}])
     windows = timed(tmp_path / "in").key_by("k").window(hr.session("5s"))

@@ -72,7 +72,7 @@ def pipeline(said: dict[str, Any]) -> hr.Stream:
 def outlet(stream: hr.Stream, said: dict[str, Any]) -> Any:
     kind, to = said["sink"], said["to"]
     if kind in ("parquet", "csv", "json"):
-        return getattr(stream, f"write_{kind}")(to)
+        return getattr(stream, f"write_{kind}")(to, mode=said.get("mode", "error"))
     if kind == "postgres":
         return stream.write_postgres("results", to)
     if kind == "redis":

@@ -79,11 +79,13 @@ def start_stream(
         done = own.read().get("batch")
         base: int = known.get("base", 0)
         epoch = base - 1 if done is None else base + done
-        messages = messages_of(own) if done is None else []
-        settled = epoch - 1 if messages else epoch
         lasts = last_epochs(found, len(outputs), epoch)
+        # The run before the move may have been killed before its outputs had the last epoch, with
+        # or without records: that epoch is committed here, and counts only up to the one before.
+        is_moved = done is None and "base" in known
+        messages = messages_of(own) if is_moved else []
         deliveries = [
-            _delivery(o, known["job"], i, min(last, settled))
+            _delivery(o, known["job"], i, last, last - 1 if is_moved else last)
             for i, (o, last) in enumerate(zip(outputs, lasts, strict=True))
         ]
         own.make()
@@ -93,8 +95,9 @@ def start_stream(
             raise EngineError(f"another job used {folder!r} just now; start this one again")
         own.save("job.json", known)
         initial = _initial(own, folder)
-        for delivery, message in zip(deliveries, messages, strict=False):
-            if delivery.sink is not None:
+        pending = [*messages, *[None] * (len(outputs) - len(messages))]
+        for delivery, message, last in zip(deliveries, pending, lasts, strict=True):
+            if is_moved and last >= 0 and delivery.sink is not None:
                 said = [] if message is None else [message]
                 delivery.sink.commit_epoch(delivery.job, epoch, said)
         for i, delivery in enumerate(deliveries):
@@ -147,18 +150,26 @@ def _folder(checkpoint: Any) -> str:
 # Sinks
 
 
-def _delivery(output: JobOutput, job: str, number: int, epoch: int) -> Delivery:
+def _delivery(output: JobOutput, job: str, number: int, last: int, committed: int) -> Delivery:
     """Where an output goes. A sink knows the job by a name of the output's own, for two outputs
-    may go to one place. ``epoch`` is the last one that counts; -1 if there is none."""
+    may go to one place.
+
+    Args:
+        output: The output.
+        job: The name of the job.
+        number: Which of the job's outputs it is.
+        last: The last epoch that the output was given; -1 if there is none.
+        committed: The last epoch that its sink has committed for certain; -1 if there is none.
+    """
     to = output.to
     name = uuid.uuid5(uuid.UUID(job), str(number)).hex
     if isinstance(to, Sink):
         sink = copy.copy(to)
-        if epoch >= 0:
+        if last >= 0:
             sink.goes_on()
         sink.ready(name)
-        if epoch >= 0:
-            sink.resume(epoch)
+        if committed >= 0:
+            sink.resume(committed)
         return Delivery(output.node.schema, name, sink=sink)
     return Delivery(output.node.schema, name, function=to)
 
