@@ -107,15 +107,6 @@ def prune() -> None:
                     _remove(entry)
 
 
-def could_be_anothers(folder: str) -> bool:
-    """Whether somebody else may have written what is in a folder; root may write anywhere."""
-    try:
-        found = os.stat(folder)
-    except OSError:
-        return False
-    return found.st_uid not in (os.getuid(), 0) or bool(found.st_mode & stat.S_IWOTH)
-
-
 def own_name(kind: str) -> str:
     """How the name of a temporary file or folder of this process begins."""
     return f"headrace-{os.getpid()}-{_where_numbers_count()}-{kind}-"

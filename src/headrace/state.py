@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from headrace.checkpoints.changes import Changes, changes_of
-from headrace.checkpoints.control import Control, checkpoint_folder
+from headrace.checkpoints.control import Control, checkpoint_folder, opened
 from headrace.checkpoints.lease import Lease
 from headrace.checkpoints.shape import (
-    FORMAT,
-    READABLE,
     engine_of,
     operators_in,
     refuse_other_feeders,
+    refuse_other_format,
     shape_of,
 )
 from headrace.checkpoints.state import JobState, in_shards, old_first, refuse_used
 from headrace.errors import PlanError
+from headrace.io.folder import check_log
 from headrace.starting import job_outputs
 
 ENGINES = ("box", "spark")
@@ -75,20 +75,30 @@ def move_state(
 def changes_since(folder: str | Path, outputs: Sequence[Any]) -> Changes:
     """What has changed in a pipeline since a checkpoint was begun; ``outputs`` as for ``start``."""
     where = checkpoint_folder(folder)
-    saved = Control(f"{where}/headrace").load("job.json")
+    saved = opened(where).load("job.json")
     if saved is None:
-        raise PlanError(f"there is no checkpoint of a job in {where!r}; check the path")
+        raise _no_checkpoint(where)
+    refuse_other_format(saved, where)
     given = job_outputs(outputs)
     changes = changes_of(saved["shape"], shape_of(given), engine_of(saved) == "box")
     refuse_other_feeders(changes, saved.get("operators", ()), operators_in(given))
     return changes
 
 
+def _no_checkpoint(folder: str) -> PlanError:
+    return PlanError(
+        f"there is no checkpoint of a job in {folder!r}, for it has no 'headrace/job.json'; check "
+        "the path"
+    )
+
+
 @contextlib.contextmanager
 def _held(folder: str) -> Iterator[Control]:
-    own = Control(f"{folder}/headrace")
-    if own.load("job.json") is None:
-        raise PlanError(f"there is no checkpoint of a job in {folder!r}; check the path")
+    own = opened(folder)
+    job = own.load("job.json")
+    if job is None:
+        raise _no_checkpoint(folder)
+    refuse_other_format(job, folder)
     lease = Lease(own)
     lease.take()
     try:
@@ -100,18 +110,15 @@ def _held(folder: str) -> Iterator[Control]:
 def _read(own: Control, folder: str, spark: Any) -> JobState:
     job = own.load("job.json")
     assert job is not None
-    if job.get("format", 1) not in READABLE:
-        raise PlanError(
-            f"the checkpoint {folder!r} has format {job.get('format', 1)}, and this version of "
-            f"headrace reads format {FORMAT}"
-        )
     if "moved" in job:
         raise PlanError(f"the job of the checkpoint {folder!r} was moved to {job['moved']!r}")
-    if "operators" not in job:
-        raise PlanError(
-            f"the checkpoint {folder!r} was begun by a version of headrace that did not write down "
-            "what its steps keep; finish it with that version"
-        )
+    state = _state_of(job, folder, spark)
+    for where, source in zip(state.folders, state.sources, strict=True):
+        check_log(where, source["at"])
+    return state
+
+
+def _state_of(job: dict[str, Any], folder: str, spark: Any) -> JobState:
     if engine_of(job) == "box":
         from headrace.box.checkpoint import read_state as read_box
 

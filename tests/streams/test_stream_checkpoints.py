@@ -22,8 +22,10 @@ from headrace.checkpoints.control import Control
 from headrace.checkpoints.lease import Lease
 from headrace.checkpoints.shape import FORMAT
 from headrace.io.gathering import GatheringWriter
+from headrace.io.sealed import sealed
 from headrace.io.sink import Sink
 from headrace.plan.fingerprint import fingerprint
+from headrace.state import read_state
 from tests.conftest import until
 from tests.streams.conftest import Kafka, drop
 
@@ -187,17 +189,19 @@ def test_another_format_of_checkpoint_is_refused(kept: Path, engine: Any) -> Non
     path = kept / "state" / "headrace" / "job.json"
     saved = json.loads(path.read_text())
     assert saved["format"] == FORMAT
+    del saved["checksum"]
     with put_back(path):
-        path.write_text(json.dumps({**saved, "format": FORMAT + 1}))
+        path.write_bytes(sealed({**saved, "format": FORMAT + 1}))
         with pytest.raises(hr.PlanError, match=f"has format {FORMAT + 1}, and this version"):
             again(kept, engine)
-
-
-def test_the_format_before_is_taken_and_is_the_new_one_then(begun: Path, engine: Any) -> None:
-    path = begun / "state" / "headrace" / "job.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": FORMAT - 1}))
-    again(begun, engine)
-    assert json.loads(path.read_text())["format"] == FORMAT
+        path.write_text(json.dumps({**saved, "format": 4}))  # which had no checksums
+        with pytest.raises(hr.PlanError, match=r"has format 4, and .* finish it with the version"):
+            again(kept, engine)
+        with pytest.raises(hr.PlanError, match="has format 4, and this version"):
+            read_state(kept / "state")
+        path.write_text(json.dumps(saved))
+        with pytest.raises(hr.EngineError, match=r"job.json cannot be read \(its checksum"):
+            again(kept, engine)
 
 
 @pytest.mark.parametrize("which", [0, 1])

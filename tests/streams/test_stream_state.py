@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections import Counter
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace.io.sealed import sealed, unsealed
 from headrace.spark.state import SparkState, read_state, write_initial
 from headrace.spark.wire import labels_of
 from tests.conftest import PATIENCE
@@ -215,19 +215,19 @@ def test_what_a_kill_may_leave(spark_engine: hr.Spark, begun: Path) -> None:
     """Two batches are done: the second without Spark's commit, in doubt, and not delivered."""
     old = begun / "old"
     whole = state_of(spark_engine, old)
-    control = json.loads((old / "headrace" / "control.json").read_text())
+    control = unsealed((old / "headrace" / "control.json").read_bytes())
     assert (control["batch"], control["delivering"]) == (1, 1)
     (old / "commits" / "1").unlink()
     (old / "commits" / ".1.crc").unlink(missing_ok=True)
     assert state_of(spark_engine, old) == whole
-    (old / "headrace" / "control.json").write_text(json.dumps({**control, "batch": 0}))
+    (old / "headrace" / "control.json").write_bytes(sealed({**control, "batch": 0}))
     with pytest.raises(hr.EngineError, match="does not fit together"):
         state_of(spark_engine, old)
     (old / "commits" / "1").unlink()
     with pytest.raises(hr.PlanError, match=r"may have it or not; start it once more on Spark"):
         state_of(spark_engine, old)
     said = {**control, "batch": 0, "delivering": 0}
-    (old / "headrace" / "control.json").write_text(json.dumps(said))
+    (old / "headrace" / "control.json").write_bytes(sealed(said))
     before = state_of(spark_engine, old)
     assert (before.epoch, before.sources[0]["at"]) == (0, {"files": 1})
     assert [shard.note["turn"] for shard in before.levels[0]] == [1, 1]
@@ -238,7 +238,7 @@ def test_half_a_move_and_a_folder_in_use_are_refused(spark_engine: hr.Spark, beg
     with pytest.raises(hr.PlanError, match="is not empty"):
         write_initial(str(begun / "old"), state)
     aside = (begun / "new" / "headrace" / "initial").rename(begun / "aside")
-    with pytest.raises(hr.PlanError, match="'headrace/initial' is gone"):
+    with pytest.raises(hr.PlanError, match=r"'headrace/initial/initial.json' is gone"):
         run(counts(begun), spark_engine, begun / "new")
     aside.rename(begun / "new" / "headrace" / "initial")
     (begun / "new" / "headrace" / "job.json").unlink()

@@ -99,7 +99,7 @@ def crash(said: dict[str, Any]) -> None:
     if point == "in the sink":
         import headrace.io.filesink as sinks
 
-        sinks.replace_file = die  # moved into place, but not yet said to count
+        sinks.save_json = die  # moved into place, but not yet said to count
     elif said.get("on") == "box":
         from headrace.box.checkpoint import Keeper
         from headrace.box.manifest import Files

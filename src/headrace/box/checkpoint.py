@@ -13,8 +13,9 @@ from typing import Any
 
 from headrace.box.manifest import Files, Saved, Snapshot
 from headrace.box.sinks import WrittenByEpoch
-from headrace.checkpoints.control import Control
+from headrace.checkpoints.control import Control, opened
 from headrace.checkpoints.lease import Lease
+from headrace.checkpoints.messages import Message
 from headrace.checkpoints.numbering import inputs_first, operators_of, origin_of, sources_of
 from headrace.checkpoints.shape import (
     compiled,
@@ -104,13 +105,14 @@ class Keeper:
         """Write a snapshot, then make visible what the outputs were given."""
         messages = [None if w is None else w.close() for w in snapshot.writers]
         try:
-            epoch = self.files.write(snapshot, messages)
+            epoch = self.files.write(snapshot, [Message.of(message) for message in messages])
         except OSError as error:
             raise EngineError(
                 f"the checkpoint {self.files.folder!r} cannot be written: {error}; when it can, "
                 "start the job again, and it goes on"
             ) from error
-        self.written += self.files.sizes.get(f"data-{epoch:010d}", 0)
+        data = self.files.sums.get(f"data-{epoch:010d}")
+        self.written += 0 if data is None else data.size
         self.commit(epoch, messages)
         for source, state in zip(self.offsets, snapshot.sources, strict=True):
             if source is not None:
@@ -161,7 +163,7 @@ def kept_in(
         if isinstance(origin, External):
             raise PlanError(f"a stream from {origin.engine} runs on {origin.engine} only")
         offsets.append(replayable(origin.source))
-    own = Control(f"{folder}/headrace")
+    own = opened(folder)
     lease, files = Lease(own), Files(own)
     try:
         known = known_job(own, outputs, folder, "box", shards)
@@ -196,9 +198,10 @@ def kept_in(
                 _adapt(operators[number], before, states[number])
         own.save("job.json", job)
         if saved.epoch >= 0:
-            missing = [None] * (len(outputs) - len(saved.messages))
+            given_last = [None if m is None else m.value() for m in saved.messages]
+            missing = [None] * (len(outputs) - len(given_last))
             new = [number for number, last in enumerate(lasts) if last < 0]
-            keeper.commit(saved.epoch, [*saved.messages, *missing], new)
+            keeper.commit(saved.epoch, [*given_last, *missing], new)
         for sink in keeper.sinks:
             if sink is not None:
                 sink.sink.begin(sink.schema)
@@ -276,8 +279,14 @@ def _by_epoch(
 
 def read_state(folder: str, job: dict[str, Any]) -> JobState:
     """The state of a job that does not run, from its checkpoint. The lease is held."""
-    own = Control(f"{folder}/headrace")
-    saved, shards = Files(own).load(), int(job["shards"])
+    own = opened(folder)
+    files = Files(own)
+    saved, shards = files.load(), int(job["shards"])
+    if saved.epoch < 0:
+        raise PlanError(
+            f"the job of {folder!r} has written no checkpoint yet, so there is no state to look at "
+            "or to move; start it where it is to run"
+        )
     count = len(job["operators"])
     if saved.operators and [o["kinds"] for o in saved.operators] != [
         o["kinds"] for o in job["operators"]
@@ -299,6 +308,7 @@ def read_state(folder: str, job: dict[str, Any]) -> JobState:
         saved.promised or [BEGINNING] * count,
         max(sequences, default=0),
         saved.messages,
+        files.pickled(saved, job["operators"]),
     )
 
 

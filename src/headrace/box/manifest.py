@@ -2,26 +2,26 @@
 
 In the folder ``headrace/box`` of a checkpoint ``manifest.json`` says how far the sources were read,
 what the states note, which outputs are yet to be made visible, and in which files the states'
-bundles are. It is replaced at once, so a checkpoint is there whole or is the one before. Bundles
+bundles are. It names the size and the checksum of every file there, and has a checksum itself. It
+is replaced at once, so a checkpoint is there whole or is the one before. Bundles
 never change, so only new ones are written; files of which little is still needed are rewritten.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import pickle
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyarrow import fs
 
+from headrace.checkpoints.checked import FileSum, damaged, read_checked, write_checked
 from headrace.checkpoints.control import Control
-from headrace.errors import EngineError, PlanError
-from headrace.io.files import LOCAL, load_json, replace_file, sync
+from headrace.checkpoints.messages import Message, as_pieces, from_bytes, has_pickles
+from headrace.errors import PlanError
+from headrace.io.files import load_json, save_json
 from headrace.operators.stores import Name, Note, pack
 
 Key = tuple[int, int, int, int, int]
@@ -34,13 +34,12 @@ class Place(NamedTuple):
     file: str
     start: int
     length: int
-    checksum: int
 
 
 _ALIGNED = 64
 _MANY_FILES = 16
-_TOLD = ("epoch", "finished", "sources", "notes", "promised", "messages", "operators")
-"""What a manifest says beside where bundles are."""
+_TOLD = ("epoch", "finished", "sources", "notes", "promised", "operators")
+"""What a manifest says beside its files and what they hold."""
 
 
 @dataclass
@@ -57,7 +56,7 @@ class Saved:
     """Of each operator and shard."""
     promised: list[int] = field(default_factory=list)
     """The watermark that each operator has passed on."""
-    messages: list[Any] = field(default_factory=list)
+    messages: list[Message | None] = field(default_factory=list)
     """What each output's writer said of the last epoch, which may not have been committed."""
     operators: list[dict[str, Any]] = field(default_factory=list)
     """The operators as they were when the bundles were written, their columns among others."""
@@ -85,9 +84,12 @@ class Files:
         self.system, self.root = own.system, f"{own.root}/box"
         self.folder = own.folder.removesuffix("/headrace")
         self.live: dict[Key, Place] = {}
-        self.sizes: dict[str, int] = {}
+        self.sums: dict[str, FileSum] = {}
+        """Of the files with bundles."""
+        self.messages: tuple[str, FileSum] | None = None
+        """The file with what outputs were given last, which they may not have committed."""
         self.epoch = -1
-        self.told: dict[str, Any] = {"messages": ""}
+        self.told: dict[str, Any] = {}
         self.operators: list[dict[str, Any]] = []
         """Those of the job, as ``job.json`` has them."""
 
@@ -110,52 +112,48 @@ class Files:
         try:
             return self._loaded(told)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-            raise self._damaged("manifest.json", "it does not say what it should") from None
+            raise damaged(self._manifest, "it does not say what it should") from None
 
     def _loaded(self, told: dict[str, Any]) -> Saved:
         self.told = {name: told[name] for name in _TOLD}
-        self.epoch, self.sizes = told["epoch"], dict(told["files"])
-        files = list(self.sizes)
+        self.epoch = told["epoch"]
+        self.sums = {name: FileSum(*known) for name, known in told["files"].items()}
+        files = list(self.sums)
         self.live = {tuple(b[:5]): Place(files[b[5]], *b[6:]) for b in told["bundles"]}
+        if told["messages"]:
+            file, *known = told["messages"]
+            self.messages = file, FileSum(*known)
         saved = Saved(self.epoch, told["finished"], told["sources"], told["notes"])
         saved.promised, saved.operators = told["promised"], told["operators"]
         data = {name: self._data(name) for name in files}
         for (operator, shard, *name), place in self.live.items():
             bundle = data[place.file].slice(place.start, place.length)
-            if zlib.crc32(bundle) != place.checksum:
-                raise self._damaged(place.file, "its bytes are not what was written")
             saved.bundles.setdefault((operator, shard), {})[tuple(name)] = bundle  # type: ignore[index]
-        if told["messages"]:
-            try:
-                with self.system.open_input_stream(f"{self.root}/{told['messages']}") as file:
-                    saved.messages = pickle.loads(file.read())
-            except Exception as error:
-                raise self._damaged(told["messages"], error) from None
+        if self.messages is not None:
+            file, known = self.messages
+            packed = read_checked(self.system, f"{self.root}/{file}", known)
+            saved.messages = from_bytes(packed.to_pybytes())
         return saved
 
     def _data(self, name: str) -> pa.Buffer:
-        path = f"{self.root}/{name}"
-        try:
-            if self.system is LOCAL:
-                data = pa.memory_map(path).read_buffer()
-            else:
-                with self.system.open_input_file(path) as file:
-                    data = file.read_buffer()
-        except OSError as error:
-            raise self._damaged(name, error) from None
-        if data.size != self.sizes[name]:
-            raise self._damaged(name, f"it has {data.size} bytes, not {self.sizes[name]}")
-        return data
+        return read_checked(self.system, f"{self.root}/{name}", self.sums[name])
 
-    def _damaged(self, name: str, why: Any) -> EngineError:
-        return EngineError(
-            f"the checkpoint {self.folder!r} cannot be read: headrace/box/{name}: {why}; put it "
-            "back from a copy, or begin anew with another checkpoint"
-        )
+    def pickled(self, saved: Saved, operators: Sequence[Mapping[str, Any]]) -> list[str]:
+        """The files that hold pickles; ``operators`` as in ``job.json``."""
+        files = {
+            place.file
+            for (operator, _, kind, *_), place in self.live.items()
+            if operators[operator]["kinds"][str(kind)]["pickled"]
+        }
+        if self.messages is not None and has_pickles(saved.messages):
+            files.add(self.messages[0])
+        return [f"headrace/box/{name}" for name in sorted(files)]
 
     def sweep(self) -> None:
         """Remove what a run that was killed has left."""
-        known = {"manifest.json", self.told["messages"], *self.sizes}
+        known = {"manifest.json", *self.sums}
+        if self.messages is not None:
+            known.add(self.messages[0])
         for entry in self.system.get_file_info(fs.FileSelector(self.root)):
             if entry.base_name not in known:
                 self.system.delete_file(entry.path)
@@ -165,71 +163,75 @@ class Files:
     def begin(self) -> Saved:
         """The checkpoint of a job that has done nothing yet."""
         self.system.create_dir(self.root, recursive=True)
-        self._save({"epoch": -1, **vars(Snapshot([])), "messages": "", "operators": []})
+        self._save({"epoch": -1, **vars(Snapshot([])), "operators": []})
         return Saved()
 
     def _save(self, what: dict[str, Any]) -> None:
         """Replace the manifest."""
         self.told = {name: what[name] for name in _TOLD}
-        numbers = {name: i for i, name in enumerate(self.sizes)}
+        numbers = {name: i for i, name in enumerate(self.sums)}
         bundles = [[*key, numbers[place[0]], *place[1:]] for key, place in self.live.items()]
-        manifest = {**self.told, "files": self.sizes, "bundles": bundles}
-        replace_file(self.system, self._manifest, json.dumps(manifest).encode())
+        messages = [] if self.messages is None else [self.messages[0], *self.messages[1]]
+        files = {"files": self.sums, "messages": messages, "bundles": bundles}
+        save_json(self.system, self._manifest, {**self.told, **files})
 
-    def write(self, snapshot: Snapshot, messages: list[Any]) -> int:
+    def write(self, snapshot: Snapshot, messages: Sequence[Message | None]) -> int:
         """Write the next checkpoint; its epoch."""
         epoch = self.epoch + 1
         live = dict(self.live)
         for key in snapshot.changes:
             live.pop(key, None)
         new = f"data-{epoch:010d}"
-        size = self._write_bundles(new, snapshot, live)
-        said = f"messages-{epoch:010d}" if any(m is not None for m in messages) else ""
-        if said:
-            with self.system.open_output_stream(f"{self.root}/{said}") as out:
-                out.write(pickle.dumps(messages))
-            sync(self.system, f"{self.root}/{said}")
+        known = {**self.sums, new: self._write_bundles(new, snapshot, live)}
+        before, self.messages = self.messages, None
+        if any(message is not None for message in messages):
+            name = f"messages-{epoch:010d}"
+            pieces = as_pieces(messages)
+            self.messages = name, write_checked(self.system, f"{self.root}/{name}", pieces)
         used = {place.file for place in live.values()}
-        sizes = {name: n for name, n in {**self.sizes, new: size}.items() if name in used}
-        gone = {*self.sizes, new} - sizes.keys()
-        self.epoch, self.live, self.sizes = epoch, live, sizes
-        told = {"epoch": epoch, "messages": said, "operators": self.operators}
-        self._save({**vars(snapshot), **told})
-        for name in (*gone, f"messages-{epoch - 1:010d}"):
+        sums = {name: n for name, n in known.items() if name in used}
+        gone = known.keys() - sums.keys()
+        self.epoch, self.live, self.sums = epoch, live, sums
+        self._save({**vars(snapshot), "epoch": epoch, "operators": self.operators})
+        self._delete(*gone, *([] if before is None else [before[0]]))
+        return epoch
+
+    def _delete(self, *names: str) -> None:
+        for name in names:
             with contextlib.suppress(FileNotFoundError):
                 self.system.delete_file(f"{self.root}/{name}")
-        return epoch
 
     def settle(self) -> None:
         """Forget what outputs were given last."""
-        if self.told["messages"]:
-            self._save({**self.told, "messages": ""})
-            with contextlib.suppress(FileNotFoundError):
-                self.system.delete_file(f"{self.root}/messages-{self.epoch:010d}")
+        before, self.messages = self.messages, None
+        if before is not None:
+            self._save(self.told)
+            self._delete(before[0])
 
-    def _write_bundles(self, new: str, snapshot: Snapshot, live: dict[Key, Place]) -> int:
+    def _write_bundles(self, new: str, snapshot: Snapshot, live: dict[Key, Place]) -> FileSum:
         """Write what is new, and what is left of files that are not worth keeping."""
         puts = [(key, batch) for key, batch in snapshot.changes.items() if batch is not None]
         moved = list(self._moved(live, sum(_size(batch) for _, batch in puts)))
         if not puts and not moved:
-            return 0
-        at = 0
-        with self.system.open_output_stream(f"{self.root}/{new}") as out:
+            return FileSum(0, 0)
+
+        def pieces() -> Iterator[Any]:
+            at = 0
             for key, data in [*((k, _packed(b)) for k, b in puts), *moved]:
-                out.write(data)
-                live[key] = Place(new, at, data.size, zlib.crc32(data))
-                padding = -data.size % _ALIGNED
-                out.write(bytes(padding))
-                at += data.size + padding
-        sync(self.system, f"{self.root}/{new}")
-        return at
+                live[key] = Place(new, at, data.size)
+                padding = bytes(-data.size % _ALIGNED)
+                at += data.size + len(padding)
+                yield data
+                yield padding
+
+        return write_checked(self.system, f"{self.root}/{new}", pieces())
 
     def _moved(self, live: dict[Key, Place], new: int) -> Iterator[tuple[Key, pa.Buffer]]:
         """The bundles of files that are rewritten: little of them is live, or they are many."""
-        left = dict.fromkeys(self.sizes, 0)
+        left = dict.fromkeys(self.sums, 0)
         for place in live.values():
             left[place.file] += place.length
-        rewritten = {name for name, n in left.items() if 0 < 2 * n < self.sizes[name]}
+        rewritten = {name for name, n in left.items() if 0 < 2 * n < self.sums[name].size}
         if len(left) > _MANY_FILES:
             for name in sorted(left, key=lambda name: left[name]):
                 if left[name] > 2 * new:

@@ -8,14 +8,14 @@ them, in a memory map too.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from headrace.checkpoints.checked import FileSum, write_checked
 from headrace.errors import EngineError
-from headrace.io.files import LOCAL, sync
+from headrace.io.files import LOCAL
 
 Key = tuple[int, int, int, int]
 """Operator, kind, slice and number of a bundle."""
@@ -25,22 +25,13 @@ _BLOCK = 64 << 10
 
 def write_bundles(
     system: Any, path: str, header: Mapping[str, Any], bundles: Iterable[tuple[Key, Any]]
-) -> None:
-    """Write a file so that it is there whole, or not at all."""
+) -> FileSum:
+    """Write a file; its size and checksum."""
     found = [(key, pa.py_buffer(data)) for key, data in bundles]
     index = [[*key, data.size] for key, data in found]
     line = json.dumps({**header, "bundles": index}).encode()
     line += b" " * (-(len(line) + 1) % _ALIGNED) + b"\n"
-    # An object store shows a file when it is closed.
-    beside = f"{path}.{os.getpid()}.tmp" if system is LOCAL else path
-    with system.open_output_stream(beside) as out:
-        out.write(line)
-        for _, data in found:
-            out.write(data)
-    if system is LOCAL:
-        sync(system, beside)
-        system.move(beside, path)
-        sync(system, os.path.dirname(path))
+    return write_checked(system, path, [line, *(data for _, data in found)])
 
 
 def read_header(system: Any, path: str) -> dict[str, Any]:

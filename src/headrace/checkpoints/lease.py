@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
-import json
 import os
 import socket
 import threading
@@ -16,7 +16,7 @@ import psutil
 
 from headrace.checkpoints.control import Control
 from headrace.errors import EngineError
-from headrace.io.files import LOCAL, load_json, replace_file
+from headrace.io.files import LOCAL, load_json, save_json
 
 
 class Lease:
@@ -48,7 +48,11 @@ class Lease:
                 os.close(handle)
                 raise self._refusal(self._held() or {}) from None
             self.handle = handle
-        held = self._held()
+        try:
+            held = self._held()
+        except EngineError:
+            self._unlock()
+            raise
         here = held is not None and held.get("host") == socket.gethostname()
         if held is not None and not (here and self.handle is not None) and _is_alive(held):
             self._unlock()
@@ -71,12 +75,10 @@ class Lease:
             self.handle = None
 
     def _held(self) -> dict[str, Any] | None:
-        """What the file says; None if there is none, or a kill has cut it as it was written."""
-        try:
-            found = load_json(self.system, self.path, "it says which job uses the checkpoint")
-        except EngineError:
-            return None
-        return found if isinstance(found, dict) else None
+        """What the file says; None if there is none."""
+        why = "it says which job uses the checkpoint (if none does, remove it)"
+        found: dict[str, Any] | None = load_json(self.system, self.path, why)
+        return found
 
     def _write(self) -> None:
         me = psutil.Process()
@@ -84,7 +86,7 @@ class Lease:
             "host": socket.gethostname(), "process": me.pid, "started": me.create_time(),
             "token": self.token, "renewed": time.time(),
         }  # fmt: skip
-        replace_file(self.system, self.path, json.dumps(said).encode())
+        save_json(self.system, self.path, said)
         self.renewed = time.monotonic()
 
     def renew(self) -> None:
@@ -108,9 +110,10 @@ class Lease:
     def release(self) -> None:
         """The job has ended; whoever says so first."""
         with self.lock:
-            held = self._held()
-            if held is not None and held.get("token") == self.token:
-                self.system.delete_file(self.path)
+            with contextlib.suppress(EngineError):
+                held = self._held()
+                if held is not None and held.get("token") == self.token:
+                    self.system.delete_file(self.path)
             self._unlock()
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+from pyarrow.fs import FileSelector
 
-from headrace.cache import could_be_anothers
 from headrace.checkpoints.changes import Changes, changes_of
 from headrace.checkpoints.control import Control
 from headrace.checkpoints.numbering import (
@@ -26,7 +26,7 @@ from headrace.checkpoints.numbering import (
     sources_of,
 )
 from headrace.errors import EngineError, PlanError
-from headrace.io.files import LOCAL
+from headrace.io.files import load_json
 from headrace.io.offsets import OffsetSource, replayable
 from headrace.io.sink import Sink
 from headrace.jobs import JobOutput
@@ -37,11 +37,9 @@ from headrace.plan.sources import Read
 from headrace.plan.time import EventTime
 from headrace.types import type_name
 
-FORMAT = 4
-"""The version of what we keep in a checkpoint; another is refused."""
-READABLE = (3, FORMAT)
-"""Those that a job can go on with. Until 3 a scan had 32 buckets always, and Spark's state no
-bundles beside its notes."""
+FORMAT = 5
+"""The version of what we keep in a checkpoint; another is refused. Until 4 files had no checksums,
+and messages of outputs were pickled."""
 
 
 @dataclass
@@ -70,20 +68,11 @@ def known_job(
     shape = shape_of(outputs)
     saved = own.load("job.json")
     if saved is None:
+        _refuse_without_job(own, folder)
         name = uuid.uuid4().hex
         job = {"format": FORMAT, "engine": engine, "job": name, "shards": shards, "shape": shape}
         return Known({**job, "operators": operators_in(outputs)})
-    if own.system is LOCAL and could_be_anothers(own.root):
-        raise PlanError(
-            f"the checkpoint {folder!r} belongs to another user, or anyone may write to it, and "
-            "what it holds is run: state of Python functions is pickled; own it, and chmod o-w it"
-        )
-    if saved.get("format", 1) not in READABLE:
-        raise PlanError(
-            f"the checkpoint {folder!r} has format {saved.get('format', 1)}, and this version of "
-            f"headrace reads format {FORMAT}; finish it with the version that began it, or give "
-            "another checkpoint to begin anew"
-        )
+    refuse_other_format(saved, folder)
     if not {"job", "shards", "shape"} <= saved.keys():
         raise EngineError(
             f"{own.root}/job.json does not say what it should; put it back from a copy, or begin "
@@ -113,6 +102,30 @@ def known_job(
         )
     job = {**saved, "format": FORMAT, "shape": shape, "operators": operators_in(outputs)}
     return Known(job, saved, changes)
+
+
+def refuse_other_format(job: Mapping[str, Any], folder: str) -> None:
+    """Refuse a checkpoint that another version began, whose files this one does not know."""
+    if job.get("format", 1) != FORMAT:
+        raise PlanError(
+            f"the checkpoint {folder!r} has format {job.get('format', 1)}, and this version of "
+            f"headrace reads format {FORMAT}; finish it with the version that began it, or give "
+            "another checkpoint to begin anew"
+        )
+
+
+def _refuse_without_job(own: Control, folder: str) -> None:
+    """Refuse a checkpoint whose ``job.json`` is gone: it would begin anew over what is there."""
+    entries = own.system.get_file_info(FileSelector(own.root, allow_not_found=True))
+    names = {entry.base_name for entry in entries}
+    manifest = load_json(own.system, f"{own.root}/box/manifest.json", "it says what the job has")
+    begun = manifest is not None and manifest["epoch"] >= 0
+    if begun or any(n.startswith("source-") or n in ("control.json", "initial") for n in names):
+        raise PlanError(
+            f"'headrace/job.json' is gone from the checkpoint {folder!r}, or state was being moved "
+            "there and not all of it has come; put it back from a copy, or remove the folder, and "
+            "begin or move again"
+        )
 
 
 def last_epochs(known: Known, outputs: int, epoch: int) -> list[int]:
@@ -213,6 +226,7 @@ def _kind(kind: Kind) -> dict[str, Any]:
         "schema": base64.b64encode(kind.schema.serialize()).decode(),
         "keys": None if kind.keys is None else list(kind.keys),
         "slices": None if window is None else [window.size, window.every, window.offset],
+        "pickled": kind.pickled,
     }
 
 

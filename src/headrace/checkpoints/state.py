@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import fs
 
+from headrace.checkpoints.messages import Message
 from headrace.errors import PlanError
 from headrace.io.files import filesystem, sync
 from headrace.kernels.aggregate import by_shard
@@ -45,8 +46,10 @@ class JobState:
     """The watermark that each step has passed on."""
     turn: int
     """No place in the input that the state knows has a larger number."""
-    messages: list[Any] = field(default_factory=list)
+    messages: list[Message | None] = field(default_factory=list)
     """Of the last epoch, for each output, where it may not have been committed yet."""
+    pickles: list[str] = field(default_factory=list)
+    """The files of the checkpoint that hold pickles."""
 
     @property
     def shards(self) -> int:

@@ -111,3 +111,9 @@ def _print(state: JobState, console: Console) -> None:
         )  # fmt: skip
     console.print()
     console.print(steps)
+    if state.pickles:
+        console.print(
+            "\nPython objects of your functions are pickled in these files; loading them runs "
+            f"code: {', '.join(state.pickles)}",
+            soft_wrap=True,
+        )

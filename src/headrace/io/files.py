@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import glob
-import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +16,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from headrace.errors import BadRecord, EngineError, PlanError, nearest
+from headrace.io.sealed import sealed, unsealed
 from headrace.sizes import byte_size, show_bytes
 
 BLOCK = 4 << 20
@@ -206,7 +206,8 @@ def epoch_of(path: str, job: str) -> int | None:
 
 def committed(system: Any, path: str) -> int:
     """The last epoch that a job has committed; -1 if none."""
-    found = load_json(system, path, "it says which files of this folder count")
+    # Outputs of an older version have no checksums.
+    found = load_json(system, path, "it says which files of this folder count", lambda note: True)
     try:
         return -1 if found is None else int(found["epoch"])
     except (KeyError, TypeError, ValueError):
@@ -216,11 +217,23 @@ def committed(system: Any, path: str) -> int:
         ) from None
 
 
-def load_json(system: Any, path: str, why: str) -> Any:
-    """What a small file of ours says; None if there is none."""
+def load_json(
+    system: Any, path: str, why: str, unsealed_too: Callable[[Any], bool] = lambda value: False
+) -> Any:
+    """Return what ``save_json`` wrote; None if there is no such file.
+
+    Args:
+        system: The file system.
+        path: The path in it.
+        why: Why the file matters, for the message.
+        unsealed_too: Is asked about the value of a file without a checksum; whether to take it.
+
+    Raises:
+        EngineError: If the file is not as it was written.
+    """
     try:
         with system.open_input_stream(path) as file:
-            return json.loads(file.read())
+            return unsealed(file.read(), unsealed_too)
     except FileNotFoundError:
         return None
     except (ValueError, OSError) as error:
@@ -228,6 +241,11 @@ def load_json(system: Any, path: str, why: str) -> Any:
             f"{path} cannot be read ({error}), and {why}; put it back from a copy, or begin anew "
             "with another checkpoint"
         ) from None
+
+
+def save_json(system: Any, path: str, fields: Mapping[str, Any]) -> None:
+    """Replace a file with a JSON object and its checksum, at once."""
+    replace_file(system, path, sealed(fields))
 
 
 def replace_file(system: Any, path: str, data: bytes) -> None:

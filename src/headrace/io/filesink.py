@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import uuid
 from collections.abc import Callable, Iterable
@@ -21,7 +20,7 @@ from headrace.io.files import (
     epoch_file,
     epoch_of,
     filesystem,
-    replace_file,
+    save_json,
     sync,
     visible,
 )
@@ -206,7 +205,7 @@ class FileSink(Sink):
             system.move(path, to)
         sync(system, root)
         system.create_dir(f"{root}/{COMMITS}", recursive=True)
-        replace_file(system, done, json.dumps({"job": job, "epoch": epoch}).encode())
+        save_json(system, done, {"job": job, "epoch": epoch})
 
     def finish(self) -> None:
         """Told when a job that commits by epoch has ended well."""

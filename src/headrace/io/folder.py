@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,7 @@ from headrace.io.files import (
     is_glob,
     load_json,
     matching,
-    replace_file,
+    save_json,
     visible,
 )
 from headrace.io.offsets import OffsetSource, Positions, at_most_at_once, most_at_once
@@ -145,14 +144,8 @@ class FolderSource(OffsetSource):
         return {_NAME: 0}
 
     def available(self, since: Positions) -> Positions:
-        files = len(self._listing.refresh())
-        if files < since[_NAME]:
-            raise EngineError(
-                f"{self}: {since[_NAME]} files have been read, and only {files} are known; the "
-                "list beside the checkpoint has lost some: put it back, or begin anew with another "
-                "checkpoint"
-            )
-        return {_NAME: files}
+        self._listing.refuse_shorter(since[_NAME])
+        return {_NAME: len(self._listing.refresh())}
 
     def step(self, since: Positions, end: Positions) -> Positions:
         if self.limit is None:
@@ -168,6 +161,7 @@ class FolderSource(OffsetSource):
     def between(
         self, start: Positions, end: Positions, parallelism: int
     ) -> Sequence[tuple[str, Split]]:
+        self._listing.refuse_shorter(end[_NAME])
         files = self._listing.files[start[_NAME] : end[_NAME]]
         if not files:
             return []
@@ -209,6 +203,21 @@ def _is_there(path: str) -> bool:
     return bool(system.get_file_info(inside).type == fs.FileType.File)
 
 
+def check_log(folder: str, at: Positions) -> None:
+    """Refuse the damaged log of a source of this kind, without the source; others keep other files.
+
+    Args:
+        folder: Where the source keeps its log.
+        at: The source's positions.
+    """
+    system, root = filesystem(folder)
+    entries = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
+    if any(entry.base_name.startswith("files-") for entry in entries):
+        log = Listing(root)
+        log.keep_in(folder)
+        log.refuse_shorter(at.get(_NAME, 0))
+
+
 class Listing:
     """The files seen so far, in order; a log of them if there is a place for it."""
 
@@ -225,9 +234,28 @@ class Listing:
         self.log = (system, root)
         self.files, self.seen = [], set()
         entries = system.get_file_info(fs.FileSelector(root))
-        for entry in sorted((e for e in entries if e.path.endswith(".json")), key=lambda e: e.path):
-            found = load_json(system, entry.path, "it says which files have been read")
-            self._take([(p, s) for p, s in found or ()])
+        for path in sorted(e.path for e in entries if e.path.endswith(".json")):
+            if path.rpartition("/")[2] != self._next_name:
+                raise self._gone()
+            found = load_json(system, path, "it says which files have been read")
+            self._take([(p, s) for p, s in found["files"]])
+
+    @property
+    def _next_name(self) -> str:
+        """The name of the next file of the log: how many files those before it have."""
+        return f"files-{len(self.files):012d}.json"
+
+    def _gone(self) -> EngineError:
+        assert self.log is not None
+        return EngineError(
+            f"{self.log[1]}/{self._next_name} is gone, and it says which files have been read; put "
+            "it back from a copy, or begin anew with another checkpoint"
+        )
+
+    def refuse_shorter(self, files: int) -> None:
+        """Refuse a log that has lost its end: ``files`` were found, and are not all in it."""
+        if len(self.files) < files:
+            raise self._gone()
 
     def _take(self, found: list[tuple[str, int]]) -> None:
         self.files.extend(found)
@@ -243,8 +271,7 @@ class Listing:
         found = [(path, size) for _, path, size in new]
         if found and self.log is not None:
             system, root = self.log
-            name = f"{root}/files-{len(self.files):012d}.json"
-            replace_file(system, name, json.dumps(found).encode())
+            save_json(system, f"{root}/{self._next_name}", {"files": found})
         self._take(found)
         return self.files
 

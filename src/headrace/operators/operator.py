@@ -170,6 +170,8 @@ class Kind:
     """The columns whose values say the shard; None if it cannot be told from them."""
     slices: Window | None = None
     """What a slice of time is, where there are several."""
+    pickled: bool = False
+    """Whether a column has pickled Python objects: states of users' functions."""
 
 
 @dataclass(frozen=True)

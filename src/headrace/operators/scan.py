@@ -105,7 +105,7 @@ class Scanned(Operator):
         keys = tuple(self.node.keys)
         return {
             0: Kind("records that wait", self.schema, keys),
-            1: Kind("keys", self.kept_schema, keys),
+            1: Kind("keys", self.kept_schema, keys, pickled=self.steps().pickles),
         }
 
     def describe(self) -> Description:

@@ -69,7 +69,7 @@ class SessionWindows(Operator):
 
     def kinds(self) -> dict[int, Kind]:
         keys = tuple(self.spans.names[: len(self.node.keys)])
-        return {0: Kind("open sessions", self.spans, keys)}
+        return {0: Kind("open sessions", self.spans, keys, pickled=self.node.python)}
 
     def describe(self) -> Description:
         return describe_group(self)

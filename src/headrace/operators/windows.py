@@ -142,11 +142,12 @@ class Windows(Operator):
 
     def kinds(self) -> dict[int, Kind]:
         count = len(self.node.keys)
-        keys = tuple(self.kept_schema.names[:count])
-        kinds = {0: Kind("panes", self.kept_schema, keys, self.window)}
+        keys, pickled = tuple(self.kept_schema.names[:count]), self.node.python
+        kinds = {0: Kind("panes", self.kept_schema, keys, self.window, pickled)}
         if self.by_pane is not None:
             schema = self.by_pane.partial_schema
-            kinds[1] = Kind("panes of few records", schema, tuple(schema.names[:count]))
+            keys = tuple(schema.names[:count])
+            kinds[1] = Kind("panes of few records", schema, keys, pickled=pickled)
         return kinds
 
     def describe(self) -> Description:

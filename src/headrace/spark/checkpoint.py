@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.checkpoints.control import Control
@@ -12,7 +12,8 @@ from headrace.io.files import filesystem
 from headrace.jobs import JobOutput
 from headrace.spark.graph import Graph
 from headrace.spark.initial import FOLDER as INITIAL
-from headrace.spark.initial import initial_of
+from headrace.spark.initial import checked_initial
+from headrace.spark.state import last_batch, refuse_without_control
 
 
 def known_stream(own: Control, graph: Graph, folder: str, session: Any) -> Known:
@@ -24,28 +25,27 @@ def known_stream(own: Control, graph: Graph, folder: str, session: Any) -> Known
         system, root = filesystem(folder)
         if system.get_file_info(f"{root}/offsets").type.name == "Directory":
             raise PlanError(f"{folder!r} is the checkpoint of another program; give another folder")
-        if own.system.get_file_info(f"{own.root}/{INITIAL}").type.name == "Directory":
-            raise PlanError(
-                f"state was being moved to {folder!r}, and not all of it has come; remove the "
-                "folder, and move it again"
-            )
         return known
-    _refuse_incomplete(own, graph, folder)
+    _refuse_incomplete(own, graph, folder, known.before)
     if own.read().get("finished"):
         refuse_more_after_the_end(own, outputs, folder)
     return known
 
 
-def _refuse_incomplete(own: Control, graph: Graph, folder: str) -> None:
+def _refuse_incomplete(own: Control, graph: Graph, folder: str, job: Mapping[str, Any]) -> None:
     """Refuse a checkpoint of which a part was removed: Spark would begin that part anew."""
+    refuse_without_control(own, job, folder)
     batch = own.read().get("batch")
+    needs_initial = "base" in job and last_batch(folder, "commits") is None
+    if needs_initial and checked_initial(own) is None:
+        raise PlanError(
+            f"state was moved to {folder!r}, and 'headrace/{INITIAL}/initial.json' is gone from "
+            "it; put it back, or move the state again"
+        )
     if batch is None:
-        if "base" in (own.load("job.json") or {}) and initial_of(own) is None:
-            raise PlanError(
-                f"state was moved to {folder!r}, and 'headrace/{INITIAL}' is gone from it; put it "
-                "back, or move the state again"
-            )
         return
+    if any(source.offsets is None for source in graph.sources):
+        own.frontiers_after(batch)
     system, root = filesystem(folder)
     wanted = [f"offsets/{batch}"]
     if batch > 0:

@@ -16,18 +16,19 @@ import pyarrow as pa
 from pyarrow import fs
 
 from headrace.checkpoints.bundle_file import Key, write_bundles
-from headrace.checkpoints.control import Control
+from headrace.checkpoints.control import Control, opened
+from headrace.checkpoints.messages import Message, has_pickles
 from headrace.checkpoints.state import Bundles, JobState, copy_folder, refuse_used
 from headrace.errors import EngineError, PlanError
 from headrace.io.files import filesystem, replace_file
 from headrace.operators.stores import Note
 from headrace.spark.initial import (
     FOLDER,
-    initial_of,
+    checked_initial,
     messages_of,
     save_initial,
-    save_messages,
     shard_file,
+    shard_name,
     shard_state,
 )
 from headrace.spark.python.failures import driver_errors
@@ -59,8 +60,10 @@ class SparkState:
     levels: tuple[tuple[ShardState, ...], ...]
     """By level and shard."""
     finished: bool = False
-    messages: tuple[Any, ...] = ()
+    messages: tuple[Message | None, ...] = ()
     """What the outputs' writers said of the epoch, where it may not have been committed."""
+    files: tuple[str, ...] = ()
+    """For each level, where in the checkpoint its bundles are."""
 
     @property
     def operators(self) -> list[list[int]]:
@@ -78,10 +81,11 @@ def read_state(session: Any, folder: str, levels: int, labels: Sequence[int]) ->
     A batch that the sinks have and Spark has not committed is committed on the way, as Spark would
     have done next.
     """
-    own = Control(f"{folder}/headrace")
+    own = opened(folder)
     job = own.load("job.json")
     if job is None:
         raise PlanError(f"there is no checkpoint of a job in {folder!r}; check the path")
+    refuse_without_control(own, job, folder)
     control = own.read()
     batch = _batch_that_counts(folder, control)
     if batch is None:
@@ -98,7 +102,19 @@ def read_state(session: Any, folder: str, levels: int, labels: Sequence[int]) ->
     )
     epoch = job.get("base", 0) + batch
     folders = tuple(f"{own.folder}/source-{i}" for i in range(len(sources)))
-    return SparkState(job, epoch, sources, folders, states, bool(control.get("finished")))
+    files = tuple(f"state/{levels - 1 - level}" for level in range(levels))
+    finished = bool(control.get("finished"))
+    return SparkState(job, epoch, sources, folders, states, finished, files=files)
+
+
+def refuse_without_control(own: Control, job: Mapping[str, Any], folder: str) -> None:
+    """Refuse a checkpoint of a job that has begun, and whose ``control.json`` is gone."""
+    has_begun = "base" in job or last_batch(folder, "offsets") is not None
+    if has_begun and own.load("control.json") is None:
+        raise PlanError(
+            f"'headrace/control.json' is gone from the checkpoint {folder!r}; put it back, or give "
+            "another checkpoint to begin anew"
+        )
 
 
 def last_batch(folder: str, log: str) -> int | None:
@@ -212,7 +228,7 @@ def _level(
 
 def _not_begun(own: Control, job: dict[str, Any], control: Mapping[str, Any]) -> SparkState:
     """The state of a job that was moved, and has not gone on since."""
-    given = initial_of(own)
+    given = checked_initial(own)
     if given is None:
         raise PlanError(
             f"the job of {own.folder.removesuffix('/headrace')!r} has no batch yet, so there is no "
@@ -225,8 +241,10 @@ def _not_begun(own: Control, job: dict[str, Any], control: Mapping[str, Any]) ->
     sources = tuple(given["sources"])
     folders = tuple(f"{own.folder}/source-{i}" for i in range(len(sources)))
     finished = bool(control.get("finished"))
+    files = tuple(f"headrace/{FOLDER}/{shard_name(n, '*')}" for n in range(len(levels)))
+    messages = tuple(messages_of(own))
     return SparkState(
-        job, given["epoch"], sources, folders, tuple(levels), finished, tuple(messages_of(own))
+        job, given["epoch"], sources, folders, tuple(levels), finished, messages, files
     )
 
 
@@ -244,16 +262,15 @@ def write_initial(folder: str, state: SparkState) -> None:
     own.system.create_dir(f"{own.root}/{FOLDER}")
     for number, source in enumerate(state.folders):
         copy_folder(source, f"{own.folder}/source-{number}")
+    files = {}
     for level, shards in enumerate(state.levels):
         for shard, held in enumerate(shards):
-            write_bundles(
+            files[shard_name(level, shard)] = write_bundles(
                 *shard_file(own.folder, level, shard), {"note": held.note}, held.bundles.items()
             )
     sources = list(state.sources)
     given = {"epoch": state.epoch, "sources": sources, "operators": state.operators}
-    save_initial(own, given)
-    if any(message is not None for message in state.messages):
-        save_messages(own, state.messages)
+    save_initial(own, given, state.messages, files)
     frontiers = {str(i): source["frontier"] for i, source in enumerate(sources)}
     own.save("control.json", {"stop": None, "sources": frontiers, "finished": state.finished})
     own.save("job.json", {**state.job, "base": state.epoch + 1})
@@ -283,8 +300,19 @@ def job_state(state: SparkState) -> JobState:
                         promised[int(name[1:])] = min(marks.values())
     return JobState(
         job, state.epoch, state.finished, [dict(s) for s in state.sources], list(state.folders),
-        notes, bundles, promised, turn, list(state.messages),
+        notes, bundles, promised, turn, list(state.messages), _pickles(state),
     )  # fmt: skip
+
+
+def _pickles(state: SparkState) -> list[str]:
+    """The files and folders of the checkpoint that hold pickles."""
+    kinds = [operator["kinds"] for operator in state.job.get("operators", ())]
+    found = [f"headrace/{FOLDER}/messages"] if has_pickles(state.messages) else []
+    for level, place in zip(state.levels, state.files, strict=False):
+        keys = {key for shard in level for key in shard.bundles}
+        if any(kinds[operator][str(kind)]["pickled"] for operator, kind, *_ in keys):
+            found.append(place)
+    return found
 
 
 def write_state(folder: str, state: JobState) -> None:

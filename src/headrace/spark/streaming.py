@@ -12,7 +12,7 @@ from typing import Any
 from pyarrow.fs import FileType
 
 from headrace.cache import temporary_folder
-from headrace.checkpoints.control import Control, checkpoint_folder
+from headrace.checkpoints.control import Control, checkpoint_folder, opened
 from headrace.checkpoints.lease import Lease
 from headrace.checkpoints.shape import last_epochs
 from headrace.errors import EngineError, PlanError
@@ -70,7 +70,7 @@ def start_stream(
     graph = graph_of(outputs)
     how = trigger_of(trigger)
     folder = _folder(checkpoint)
-    own = Control(f"{folder}/headrace")
+    own = opened(folder)
     lease = Lease(own)
     try:
         found = known_stream(own, graph, folder, session)
@@ -98,7 +98,7 @@ def start_stream(
         pending = [*messages, *[None] * (len(outputs) - len(messages))]
         for delivery, message, last in zip(deliveries, pending, lasts, strict=True):
             if is_moved and last >= 0 and delivery.sink is not None:
-                said = [] if message is None else [message]
+                said = [] if message is None else [message.value()]
                 delivery.sink.commit_epoch(delivery.job, epoch, said)
         for i, delivery in enumerate(deliveries):
             if delivery.sink is not None:

@@ -35,6 +35,8 @@ class Steps:
     """The columns in which the states are kept."""
     fires = False
     """Whether there are timers."""
+    pickles = False
+    """Whether states are kept as pickles."""
 
     def __init__(self) -> None:
         self.room = 0

@@ -154,6 +154,7 @@ class UserSteps(Steps):
         else:
             dtype = packed_dtype(what.initial) if isinstance(what.initial, np.void) else None
             self.states = Objects(what.initial) if dtype is None else Packed(what.initial, dtype)
+        self.pickles = isinstance(self.states, Objects)
         timers = (pa.field("timer", pa.int64()),) if self.fires else ()
         self.fields = (*self.states.fields, *timers)
 
