@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.errors import EngineError
 from headrace.io.kafka import KafkaSource
 from headrace.io.messages import Decoding
 from headrace.io.socket import Received
@@ -82,14 +83,49 @@ def test_silence_is_idleness_only_where_something_could_have_been_read():
 
 def test_a_log_of_lines_survives_a_kill_in_its_cleaning(tmp_path: Path):
     text = b"".join(b"line %d\n" % i for i in range(20))
-    (tmp_path / "bytes-00000000000000000000").write_bytes(text)
-    (tmp_path / "bytes-00000000000000000014").write_bytes(text[14:])  # the rest, already renamed
+    log = logged(tmp_path, text)
+    rest = logged(tmp_path / "new", text[14:])
+    assert rest.file.name.endswith("bytes-00000000000000000000")
+    Path(rest.file.name).rename(tmp_path / "bytes-00000000000000000014")  # and the old one not gone
+    (tmp_path / "new").rmdir()
     log = Received("localhost", 1)
     log.keep_in(tmp_path)
     assert log.data(0, len(text)) == text
     assert [p.name for p in tmp_path.iterdir()] == ["bytes-00000000000000000000"]
     assert log.some_lines(0, len(text), 2) == 14
     assert log.whole_lines(14) == len(text)
+
+
+def logged(folder: Path, text: bytes) -> Received:
+    """A log in a folder of what a server sent, in two pieces."""
+    log = Received("localhost", 1)
+    log.keep_in(folder)
+    log._take(text[:30])
+    log._take(text[30:])
+    return log
+
+
+def test_a_damaged_log_of_lines_is_refused(tmp_path: Path):
+    name = "bytes-00000000000000000000"
+    text = b"".join(b"line %d\n" % i for i in range(20))
+    logged(tmp_path, text + b"half a li")
+    whole = (tmp_path / name).read_bytes()
+    for at in range(len(whole)):
+        (tmp_path / name).write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        with pytest.raises(EngineError, match=f"{name} is damaged at byte"):
+            Received("localhost", 1).keep_in(tmp_path)
+    for at in range(len(whole)):
+        (tmp_path / name).write_bytes(whole[:at])
+        log = Received("localhost", 1)
+        log.keep_in(tmp_path)
+        log.refuse_shorter(0)
+        with pytest.raises(EngineError, match=r"bytes-0+.* is gone, or the file before it is cut"):
+            log.refuse_shorter(len(text))
+    (tmp_path / name).write_bytes(whole)
+    log = Received("localhost", 1)
+    log.keep_in(tmp_path)
+    log.refuse_shorter(len(text))
+    assert log.data(0, len(text)) == text
 
 
 def test_a_topic_that_was_made_anew_is_told(monkeypatch: pytest.MonkeyPatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -25,7 +26,7 @@ from headrace.io.gathering import GatheringWriter
 from headrace.io.sealed import sealed
 from headrace.io.sink import Sink
 from headrace.plan.fingerprint import fingerprint
-from headrace.state import read_state
+from headrace.state import changes_since, read_state
 from tests.conftest import until
 from tests.streams.conftest import Kafka, drop
 
@@ -234,6 +235,97 @@ def test_a_checkpoint_under_a_file_is_refused(engine: Any, tmp_path: Path) -> No
     (tmp_path / "file").write_text("")
     with pytest.raises(hr.HeadraceError, match="file/state"):
         counts(tmp_path / "in").start(on=engine, checkpoint=tmp_path / "file" / "state")
+
+
+# Whose it is
+
+
+class Evil:
+    """Leaves a file behind where it is loaded from a pickle."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    def __reduce__(self) -> Any:
+        return open, (self.path, "w")
+
+
+def as_link(path: Path) -> None:
+    path.rename(path.with_name("real"))
+    path.symlink_to(path.with_name("real"))
+
+
+FOREIGN: dict[str, Callable[[Path], None]] = {
+    "another user's": lambda path: os.chown(path, 12345, -1),
+    "writable by the group": lambda path: path.chmod(path.stat().st_mode | 0o020),
+    "writable by anyone": lambda path: path.chmod(path.stat().st_mode | 0o002),
+    "a link": as_link,
+}
+PLACES = {
+    "box": ["", "headrace", "headrace/job.json", "headrace/box", "headrace/box/data-*",
+            "headrace/source-0/files-*"],
+    "spark": ["headrace", "headrace/control.json", "state", "state/0/0/*.changelog", "offsets/0"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", FOREIGN)
+def test_a_checkpoint_that_another_user_may_have_written_is_not_read(
+    kept: Path, engine: Any, how: str, tmp_path: Path
+) -> None:
+    if how == "another user's" and os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    for number, place in enumerate(PLACES[engine.name]):
+        if not place and how == "a link":
+            continue  # the checkpoint's own folder may be one
+        state = tmp_path / str(number) / "state"
+        shutil.copytree(kept / "state", state)
+        for each in (state, *(p for p in state.rglob("*") if p.is_dir())):
+            each.chmod(0o755)  # as with a folder that the user made
+        path = sorted(state.glob(place))[0] if place else state
+        FOREIGN[how](path)
+        outlet = counts(kept / "in").write_parquet(kept / "out")
+        refusal = rf"{re.escape(str(path))} (belongs|can|is a)"
+        with pytest.raises(hr.PlanError, match=refusal):
+            run(outlet, engine, state)
+        with pytest.raises(hr.PlanError, match=refusal):
+            read_state(state)
+        with pytest.raises(hr.PlanError, match=refusal):
+            hr.move_state(state, tmp_path / "new")
+        with pytest.raises(hr.PlanError, match=refusal):
+            changes_since(state, [outlet])
+
+
+def test_a_checkpoint_is_made_for_its_user_alone(engine: Any, tmp_path: Path) -> None:
+    put(tmp_path / "in", "a.json", 1, 5, 12)
+    before = os.umask(0o002)  # with which folders and files can be written by the group
+    try:
+        for _ in range(2):
+            run(counts(tmp_path / "in").write_parquet(tmp_path / "out"), engine, tmp_path / "state")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+
+
+def test_only_objects_of_users_are_pickled(
+    engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And to look at a checkpoint, or to move it, loads none of them."""
+    from headrace.cli import main
+
+    put(tmp_path / "in", "a.json", 1, 5, 12)
+    keyed = source(tmp_path / "in").key_by("k")
+    run(keyed.window(hr.tumbling("10s")).agg(n=hr.count()), engine, tmp_path / "counts")
+    assert read_state(tmp_path / "counts").pickles == []
+    mark = tmp_path / "loaded"
+    scan = keyed.scan(lambda seen, row: (Evil(mark), row.v), list, schema={"v": "bigint"})
+    run(scan, engine, tmp_path / "scan")
+    mark.unlink(missing_ok=True)
+    (name,) = read_state(tmp_path / "scan").pickles
+    assert name.startswith({"box": "headrace/box/data-", "spark": "state/0"}[engine.name])
+    assert main(["state", "show", str(tmp_path / "scan")]) == 0
+    assert f"pickled in these files; loading them runs code: {name}" in capsys.readouterr().out
+    hr.move_state(tmp_path / "scan", tmp_path / "new")
+    assert not mark.exists()
 
 
 # Who may use it

@@ -20,7 +20,8 @@ def refuse_foreign(folder: str) -> None:
     """Refuse a checkpoint that another user may have written, in whole or in part.
 
     Every file and folder must belong to the user or to root, must not be a link, and must not be
-    writable by the group or by others, unless a folder above it in the checkpoint keeps these out.
+    writable by the group or by others. The latter does not count below a folder of the checkpoint
+    that keeps these out: Spark, and sources that users wrote, make files as the user's umask says.
     The checkpoint's own folder may be a link to elsewhere. Folders of object stores have no owners
     here; who may write there is for their access rules to say.
     """
@@ -33,8 +34,12 @@ def refuse_foreign(folder: str) -> None:
         root = os.path.realpath(root)
         if not os.path.exists(root):
             return
-    has_begun = os.path.lexists(f"{root}/headrace")  # anything else is not ours to look at
-    _look(folder, root, os.lstat(root), (_GROUP, _OTHERS), has_begun)
+    anyone = (_GROUP, _OTHERS)
+    _look(folder, root, os.lstat(root), anyone, is_deep=False)
+    own = f"{root}/headrace"
+    if os.path.lexists(own):  # anything else is not ours to look at
+        _look(folder, own, os.lstat(own), anyone, is_deep=False)
+        _look(folder, root, os.lstat(root), anyone, is_deep=True)
 
 
 def _look(

@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.errors import PlanError
+from headrace.errors import EngineError, PlanError
 from headrace.io.files import LOCAL, filesystem
 from headrace.io.offsets import OffsetSource, Positions, most_at_once
 from headrace.io.source import Split
@@ -82,6 +84,7 @@ class SocketSource(OffsetSource):
 
     def available(self, since: Positions) -> Positions:
         log = self.received
+        log.refuse_shorter(since[_ALL])
         log.connect()
         return {_ALL: log.whole_lines(since[_ALL])}
 
@@ -122,6 +125,8 @@ class Received:
         self.held = bytearray()
         self.first = 0
         """The place of the first byte that is held."""
+        self.logged = 0
+        """How many of the bytes that are held the file has: whole lines."""
         self.file: Any = None
         self.thread: threading.Thread | None = None
         self.link: socket.socket | None = None
@@ -137,10 +142,8 @@ class Received:
                 if not self.held:
                     self.first = at
                 if at > self.first + len(self.held):
-                    raise OSError(f"the log {folder} has a hole before byte {at}")
-                self.held[at - self.first :] = path.read_bytes()
-            # A line whose end never came is the server's to send again.
-            self.held = self.held[: self.held.rfind(b"\n") + 1]
+                    raise _gone(folder, self.first + len(self.held))
+                self.held[at - self.first :] = _unframed(path)
             self._write_anew(folder, older)
 
     def connect(self) -> None:
@@ -162,12 +165,8 @@ class Received:
         while not self.is_closed:
             with contextlib.suppress(OSError):
                 self._listen()
-            with self.lock:  # a line that was cut off
-                keep = self.held.rfind(b"\n") + 1
-                del self.held[keep:]
-                if self.file is not None:
-                    self.file.truncate(keep)
-                    self.file.seek(keep)
+            with self.lock:  # a line that was cut off is the server's to send again
+                del self.held[self.held.rfind(b"\n") + 1 :]
             if not self.is_closed:
                 time.sleep(_AGAIN)
 
@@ -180,16 +179,23 @@ class Received:
 
     def _take(self, data: bytes) -> None:
         with self.lock:
-            if self.file is not None:
-                self.file.write(data)
             self.held += data
+            self._log()
+
+    def _log(self) -> None:
+        """Write down the lines whose end has come."""
+        end = self.held.rfind(b"\n") + 1
+        if self.file is not None and end > self.logged:
+            self.file.write(_framed(bytes(self.held[self.logged : end])))
+            self.logged = end
 
     def _write_anew(self, folder: Path, older: list[Path]) -> None:
         """What is held as one file, there before those it stands for are removed."""
         path = folder / f"bytes-{self.first:020d}"
         beside = folder / f"part-{self.first:020d}"
+        self.logged = self.held.rfind(b"\n") + 1
         with beside.open("wb") as file:
-            file.write(bytes(self.held))
+            file.write(_framed(bytes(self.held[: self.logged])))
             file.flush()
             os.fsync(file.fileno())
         beside.rename(path)
@@ -199,6 +205,13 @@ class Received:
         if self.file is not None:
             self.file.close()
         self.file = path.open("ab", buffering=0)
+
+    def refuse_shorter(self, upto: int) -> None:
+        """Refuse a log that has lost its end: bytes up to ``upto`` have been read."""
+        with self.lock:
+            end = self.first + len(self.held)
+            if not self.first <= upto <= end and self.file is not None:
+                raise _gone(Path(self.file.name).parent, end)
 
     def whole_lines(self, since: int) -> int:
         """Where the last whole line ends."""
@@ -247,3 +260,39 @@ class Received:
             if self.file is not None:
                 old = Path(self.file.name)
                 self._write_anew(old.parent, [old])
+
+
+_HEAD = struct.Struct(">III")
+"""Before every piece of a log: its length, its checksum, and a checksum of these two."""
+
+
+def _framed(data: bytes) -> bytes:
+    """A piece of a log."""
+    head = _HEAD.pack(len(data), zlib.crc32(data), 0)[:8]
+    return head + zlib.crc32(head).to_bytes(4, "big") + data
+
+
+def _unframed(path: Path) -> bytes:
+    """The bytes of a log. A last piece that a kill has cut short counts as not received."""
+    data, pieces, at = path.read_bytes(), [], 0
+    while at + _HEAD.size <= len(data):
+        length, checksum, own = _HEAD.unpack_from(data, at)
+        is_whole = zlib.crc32(data[at : at + 8]) == own
+        piece = data[at + _HEAD.size : at + _HEAD.size + length]
+        if is_whole and len(piece) < length:
+            break
+        if not is_whole or zlib.crc32(piece) != checksum:
+            raise EngineError(
+                f"{path} is damaged at byte {at}, and it has lines that were received; put it back "
+                "from a copy, or begin anew with another checkpoint"
+            )
+        pieces.append(piece)
+        at += _HEAD.size + length
+    return b"".join(pieces)
+
+
+def _gone(folder: Path, end: int) -> EngineError:
+    return EngineError(
+        f"{folder}/bytes-{end:020d} is gone, or the file before it is cut short, and they have "
+        "lines that were received; put them back from a copy, or begin anew with another checkpoint"
+    )
