@@ -233,6 +233,13 @@ def test_what_a_kill_may_leave(spark_engine: hr.Spark, begun: Path) -> None:
     assert [shard.note["turn"] for shard in before.levels[0]] == [1, 1]
 
 
+def test_damaged_positions_of_spark_are_not_moved(spark_engine: hr.Spark, begun: Path) -> None:
+    path = begun / "old" / "offsets" / "1"
+    path.write_text(path.read_text().replace('"files": 2', '"files": 3'))
+    with pytest.raises(hr.EngineError, match=r"offsets/1 cannot be read.*\.1\.crc"):
+        hr.move_state(begun / "old", begun / "new", spark=spark_engine)
+
+
 def test_half_a_move_and_a_folder_in_use_are_refused(spark_engine: hr.Spark, begun: Path) -> None:
     state = moved(spark_engine, begun / "old", begun / "new")
     with pytest.raises(hr.PlanError, match="is not empty"):

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from headrace.checkpoints.bundle_file import Key, write_bundles
+from headrace.checkpoints.checked import damaged
 from headrace.checkpoints.control import Control, opened
 from headrace.checkpoints.messages import Message, has_pickles
 from headrace.checkpoints.state import Bundles, JobState, copy_folder, refuse_used
@@ -153,8 +155,7 @@ def _offsets(folder: str, batch: int) -> list[dict[str, Any]]:
     """The positions of every source after a batch, in the order of the sources."""
     system, root = filesystem(folder)
     path = f"{root}/offsets/{batch}"
-    with system.open_input_stream(path) as file:
-        version, _, *lines = file.read().decode().splitlines()
+    version, _, *lines = _spark_file(system, path).decode().splitlines()
     offsets = [json.loads(line) if line.startswith("{") else {} for line in lines]
     if version != "v1":
         raise EngineError(
@@ -168,6 +169,24 @@ def _offsets(folder: str, batch: int) -> list[dict[str, Any]]:
                 "reading it; a job whose state moves reads with headrace's own sources"
             )
     return [{k: at[k] for k in ("at", "idle", "ended", "silent") if k in at} for at in offsets]
+
+
+def _spark_file(system: Any, path: str) -> bytes:
+    """A file of Spark's, compared with the checksums that Hadoop writes beside it on local disks:
+    a word, the length of a part, and the CRC-32 of each part."""
+    with system.open_input_stream(path) as file:
+        data: bytes = file.read()
+    beside, _, name = path.rpartition("/")
+    try:
+        with system.open_input_stream(f"{beside}/.{name}.crc") as file:
+            sums: bytes = file.read()
+    except FileNotFoundError:
+        return data
+    size = int.from_bytes(sums[4:8], "big")
+    parts = [data[at : at + size] for at in range(0, len(data), size)] if size else []
+    if sums[8:] != b"".join(zlib.crc32(part).to_bytes(4, "big") for part in parts):
+        raise damaged(path, f"it does not fit the checksums in .{name}.crc")
+    return data
 
 
 def _commit(folder: str, batch: int) -> None:
