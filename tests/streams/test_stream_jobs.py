@@ -274,6 +274,9 @@ def test_any_streaming_dataframe(spark_engine: hr.Spark, tmp_path: Path) -> None
         (30, 1),
     ]
     assert hr.read_parquet(tmp_path / "late").collect(on="box")["s"].to_pylist() == [3]
+    (tmp_path / "state" / "headrace" / "watermarks-2.json").unlink()
+    with pytest.raises(hr.EngineError, match=r"watermarks-2\.json is gone"):
+        run("three")
 
 
 def test_a_checkpoint_that_cannot_be_made_is_told(engine: Any) -> None:
@@ -298,7 +301,7 @@ def test_a_full_disk_is_told_and_nothing_is_lost(
         return job
 
     where: Any = control if engine.name == "spark" else manifest
-    calls, real = [0], control.replace_file
+    calls, real = [0], control.save_json
 
     def full(*arguments: Any) -> None:
         calls[0] += 1
@@ -306,10 +309,10 @@ def test_a_full_disk_is_told_and_nothing_is_lost(
             raise OSError(errno.ENOSPC, "No space left on device")
         real(*arguments)
 
-    monkeypatch.setattr(where, "replace_file", full)
+    monkeypatch.setattr(where, "save_json", full)
     with pytest.raises(hr.EngineError, match=r"cannot be written: .*No space left"):
         run()
-    monkeypatch.setattr(where, "replace_file", real)
+    monkeypatch.setattr(where, "save_json", real)
     run()
     assert counted(hr.read_parquet(tmp_path / "out").collect(on="box")) == expected(30)
 
