@@ -1,8 +1,12 @@
-"""Where we keep what can be made again, and what is of one process alone.
+"""Folders for cached and for temporary files, and the removal of those that are no longer used.
 
-The first is compiled kernels, scripts that start Java and Python, generated input: in the user's
-cache, where nobody else may write and what is not used for a month is removed. The second has the
-process's number in its name, so that what a killed one left can be told.
+The cache holds compiled kernels, scripts that start Java and Python, and generated input. It
+belongs to the user: nobody else may write to it, and entries unused for a month are removed.
+Temporary files and folders have the process id in their names, so that ``sweep`` can remove what
+killed processes left.
+
+Other users can create files in the shared temporary folder, so nothing there is reached through a
+symbolic link: paths are checked with ``lstat``, and folders are opened before entries are removed.
 """
 
 from __future__ import annotations
@@ -10,12 +14,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
 import socket
 import stat
 import tempfile
 import time
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -63,26 +69,47 @@ def _make_ours(folder: Path) -> None:
     """Make a folder to which nobody else may write; what was there and is not so is removed."""
     folder.mkdir(mode=0o700, exist_ok=True)
     if not _is_ours(folder):
-        _remove(folder)
+        with _opened(folder.parent) as parent:
+            _remove(folder.name, parent)
         folder.mkdir(mode=0o700, exist_ok=True)  # another process may have been first
         if not _is_ours(folder):
             raise PermissionError(f"{folder} can be written to by others")
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether nobody else could put programs there."""
-    found = path.stat()
-    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWOTH | stat.S_IWGRP)
+    """Whether nobody else could put programs there; a symbolic link never counts as ours."""
+    return _is_private(path.lstat())
 
 
-def _remove(path: Path) -> None:
-    """A file, a link, or a folder with all in it: out of the way at once, then gone."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}.old")
-    path.rename(aside)
-    if aside.is_dir() and not aside.is_symlink():
-        shutil.rmtree(aside, ignore_errors=True)
+def _is_private(status: os.stat_result) -> bool:
+    """Whether the entry is this user's, no symbolic link, and others cannot write to it."""
+    others = bool(status.st_mode & (stat.S_IWOTH | stat.S_IWGRP))
+    return status.st_uid == os.getuid() and not stat.S_ISLNK(status.st_mode) and not others
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, flags: int = 0) -> Iterator[int]:
+    """The descriptor of a folder; entries removed through it stay within that folder."""
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | flags)
+    try:
+        yield number
+    finally:
+        os.close(number)
+
+
+def _remove(name: str, folder: int) -> None:
+    """Remove an entry of an open folder: rename it, so that it is gone at once, then delete it."""
+    aside = f"{name}.{os.getpid()}.old"
+    os.rename(name, aside, src_dir_fd=folder, dst_dir_fd=folder)
+    _delete(aside, folder)
+
+
+def _delete(name: str, folder: int) -> None:
+    """Delete a file, a link (never its target) or a folder with its content."""
+    if stat.S_ISDIR(os.lstat(name, dir_fd=folder).st_mode):
+        shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
     else:
-        aside.unlink(missing_ok=True)
+        os.unlink(name, dir_fd=folder)
 
 
 def mark_used(path: Path) -> None:
@@ -97,14 +124,14 @@ def prune() -> None:
     """Remove what was put in the cache and not used for a month."""
     limit = time.time() - _KEPT
     for root in _roots():
-        try:
-            entries = list(root.iterdir()) if _is_ours(root) else []
-        except OSError:  # there is none
-            continue
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                if entry.name.startswith(_KINDS) and entry.lstat().st_mtime < limit:
-                    _remove(entry)
+        with contextlib.suppress(OSError), _opened(root, os.O_NOFOLLOW) as folder:
+            if not _is_private(os.fstat(folder)):
+                continue
+            for name in os.listdir(folder):
+                with contextlib.suppress(OSError):
+                    last_use = os.lstat(name, dir_fd=folder).st_mtime
+                    if name.startswith(_KINDS) and last_use < limit:
+                        _remove(name, folder)
 
 
 def own_name(kind: str) -> str:
@@ -129,20 +156,23 @@ def temporary_folder(kind: str) -> Path:
 def sweep() -> None:
     """Remove what killed processes of this user left among the temporary files, and prune."""
     prune()
-    here = _where_numbers_count()  # of other containers that share the folder nothing is known
-    for path in Path(tempfile.gettempdir()).glob(f"headrace-*-{here}-*"):
-        number = path.name.split("-")[1]
-        try:
-            if not number.isdigit() or psutil.pid_exists(int(number)):
-                continue
-            if path.lstat().st_uid != os.getuid():
-                continue
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
-        except OSError:
-            continue
+    here = _where_numbers_count()  # other containers that share the folder have other processes
+    mine = re.compile(rf"headrace-(\d+)-{here}-.")
+    with contextlib.suppress(OSError), _opened(Path(tempfile.gettempdir())) as folder:
+        owners = {name: int(m.group(1)) for name in os.listdir(folder) if (m := mine.match(name))}
+        left = [name for name, owner in owners.items() if not psutil.pid_exists(owner)]
+        commands = _command_lines() if left else ""
+        for name in left:
+            with contextlib.suppress(OSError):
+                is_mine = os.lstat(name, dir_fd=folder).st_uid == os.getuid()
+                if is_mine and name not in commands:
+                    _delete(name, folder)
+
+
+def _command_lines() -> str:
+    """The commands of all processes: Java and the fork server name the folder that they use, and
+    may still run when the process that started them is gone."""
+    return "\n".join(" ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"]))
 
 
 @functools.cache

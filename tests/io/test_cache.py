@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.cache import cache_folder, cached_script, mark_used, prune, sweep
+from headrace.cache import cache_folder, cached_script, mark_used, own_name, prune, sweep
 from headrace.errors import EngineError
 
 
@@ -126,3 +127,82 @@ def test_without_a_cache_there_is_nothing_to_prune(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nor here"))
     prune()
     assert list(tmp_path.iterdir()) == []
+
+
+def files_of(folder: Path) -> list[str]:
+    """Files with names and times as those that a cache would remove."""
+    for name in ("input-mine", "spark-mine"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "file").touch()
+        age(folder / name, 300)
+    return everything(folder)
+
+
+def everything(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+
+
+def test_a_link_in_place_of_the_cache_is_not_followed(tmp_path: Path, monkeypatch: Any) -> None:
+    """Another user can put a link where the cache would be among the temporary files."""
+    temporary, home = tmp_path / "temporary", tmp_path / "home"
+    before = files_of(home)
+    temporary.mkdir()
+    (temporary / f"headrace-{os.getuid()}").symlink_to(home)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "file").touch()  # there can be no cache in it
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    sweep()
+    assert everything(home) == before
+    with pytest.raises(EngineError, match="no folder for headrace's cache"):
+        cache_folder("x")
+    assert everything(home) == before
+
+
+def name_of_a_dead_process(kind: str) -> str:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    return own_name(kind).replace(f"-{os.getpid()}-", f"-{ended.pid}-") + "x"
+
+
+def test_leftovers_of_a_dead_process_are_removed_and_links_not_followed(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    temporary, home = tmp_path / "temporary", tmp_path / "home"
+    before = files_of(home)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = temporary / name_of_a_dead_process("folder")
+    folder.mkdir(parents=True)
+    (folder / "within").symlink_to(home)
+    (temporary / name_of_a_dead_process("link")).symlink_to(home)
+    (temporary / name_of_a_dead_process("file")).touch()
+    others = ["headrace-1-elsewhere-job-x", f"{own_name('job')}x", "spark-1", "headrace-x"]
+    for name in others:
+        (temporary / name).mkdir()
+    sweep()
+    assert sorted(p.name for p in temporary.iterdir()) == sorted(others)
+    assert everything(home) == before
+
+
+def test_leftovers_of_another_user_stay(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / name_of_a_dead_process("folder")).mkdir()
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+    before = everything(tmp_path)
+    sweep()
+    assert everything(tmp_path) == before
+
+
+def test_a_folder_that_a_running_process_uses_stays(tmp_path: Path, monkeypatch: Any) -> None:
+    """Java may still run when the process that started it is gone."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / name_of_a_dead_process("spark")
+    folder.mkdir()
+    with subprocess.Popen(["sh", "-c", "read line; exit", str(folder)], stdin=-1) as user:
+        sweep()
+        assert folder.is_dir()
+        user.communicate()
+    sweep()
+    assert not folder.exists()

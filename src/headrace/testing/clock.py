@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from headrace.cache import own_name
+
 
 class TestClock:
     """Give it to ``hr.Box(clock=…)`` or ``hr.Spark(clock=…)``, and ``advance`` it.
@@ -30,7 +32,7 @@ class TestClock:
     def __reduce__(self) -> Any:
         with self._lock:
             if self._told is None:
-                file, path = tempfile.mkstemp(prefix="headrace-clock-")
+                file, path = tempfile.mkstemp(prefix=own_name("clock"))
                 os.close(file)
                 self._told = Path(path)
                 weakref.finalize(self, self._told.unlink, missing_ok=True)
