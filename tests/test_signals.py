@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable
 
+import pytest
+
+from headrace.interrupts import deferred_interrupts
 from headrace.signals import Asked, Halt, asked_to_stop
 from tests.conftest import until
 
@@ -64,3 +68,34 @@ def test_handlers_are_there_only_while_a_job_is_waited_for() -> None:
         signal.raise_signal(signal.SIGINT)
         assert outer.count == 2
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_interrupt_is_handled_when_the_block_has_ended() -> None:
+    before, steps = signal.getsignal(signal.SIGINT), []
+
+    def block() -> None:
+        with deferred_interrupts():
+            signal.raise_signal(signal.SIGINT)
+            steps.append("goes on")
+            with deferred_interrupts(lambda: steps.append("told")) as received:
+                signal.raise_signal(signal.SIGINT)
+            assert received
+            steps.append("and on")
+
+    with pytest.raises(KeyboardInterrupt):
+        block()
+    assert steps == ["goes on", "told", "and on"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_other_threads_do_not_touch_handlers() -> None:
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def block() -> None:
+        with deferred_interrupts():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=block)
+    thread.start()
+    thread.join()
+    assert seen == [before]

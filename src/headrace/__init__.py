@@ -13,8 +13,9 @@ Stream(word: string, n: bigint)
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
+
+from headrace.interrupts import import_whole
 
 if TYPE_CHECKING:
     from headrace import types
@@ -204,9 +205,9 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names.spli
 def __getattr__(name: str) -> Any:
     """What is asked for is imported then: a process that needs one part need not load all."""
     if name in _HOME:
-        found = getattr(importlib.import_module(_HOME[name]), name)
+        found = getattr(import_whole(_HOME[name]), name)
     elif name == "types":
-        found = importlib.import_module("headrace.types")
+        found = import_whole("headrace.types")
     else:
         from headrace.errors import nearest
         from headrace.hints import MODULE

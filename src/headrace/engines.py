@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -9,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from headrace.errors import PlanError, nearest
+from headrace.interrupts import deferred_interrupts
 from headrace.io.sink import Sink
 from headrace.iteration import ENGINE, Kept
 from headrace.jobs import Job, JobOutput
@@ -18,6 +20,18 @@ from headrace.plan.stages import Stage
 NAMES = ("spark", "box")
 VARIABLE = "HEADRACE_ENGINE"
 """An environment variable: the engine where none is named."""
+
+
+_MODULES = {
+    "spark": (
+        "headrace.spark.bounded",
+        "headrace.spark.lookups",
+        "headrace.spark.streaming",
+        "pyspark.sql.classic.dataframe",
+        "pyspark.sql.pandas.map_ops",
+    )
+}
+"""The modules that an engine imports late, by its name."""
 
 
 @runtime_checkable
@@ -54,7 +68,18 @@ class Engine(Protocol):
 
 
 def resolve(on: Any = None) -> Engine:
-    """The engine that ``on`` names: a name, an engine, or a SparkSession."""
+    """The engine that ``on`` names: a name, an engine, or a SparkSession.
+
+    Modules that it imports when it runs are imported here, where Ctrl-C cannot interrupt them.
+    """
+    with deferred_interrupts():
+        engine = _engine(on)
+        for module in _MODULES.get(engine.name, ()):
+            importlib.import_module(module)
+    return engine
+
+
+def _engine(on: Any) -> Engine:
     if on is None:
         on = ENGINE.get() or os.environ.get(VARIABLE) or "spark"
     if isinstance(on, str):

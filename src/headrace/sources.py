@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pandas  # pyarrow imports it with its first array; here Ctrl-C waits for it  # noqa: F401
 import pyarrow as pa
 
 from headrace.errors import PlanError

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
+import shutil
 import sys
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from headrace.cache import sweep
+from headrace.cache import sweep, temporary_folder
 from headrace.errors import EngineError
+from headrace.interrupts import deferred_interrupts
+from headrace.spark.gateway import start_or_end
 from headrace.spark.java import find_java
 from headrace.spark.python.fork_server import fork_server, is_used_by, is_wanted, no_fork_server
 from headrace.spark.stderr import without_noise
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_SOCKETS = "spark.python.unix.domain.socket.enabled"
+_SOCKET_PATH = 103
+"""The longest path of a socket, on macOS; Linux takes four more."""
 _LOCAL_CONFIG = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -28,7 +37,7 @@ _LOCAL_CONFIG = {
     "spark.default.parallelism": "{cores}",
     "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
     "spark.shuffle.compress": "true",
-    "spark.python.unix.domain.socket.enabled": "true",
+    _SOCKETS: "true",
     "spark.io.compression.codec": "lz4",
 }
 _CONFIG = {
@@ -45,8 +54,9 @@ _CONFIG = {
 
 def running() -> Any:
     """The session this process has, or None."""
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
+    with deferred_interrupts():
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
 
     try:
         return SparkSession.active()  # of this thread, or else the process's
@@ -146,16 +156,18 @@ def start(
         settings |= {k: v.format(cores=cores) for k, v in _LOCAL_CONFIG.items()}
         settings["spark.driver.memory"] = f"{driver_megabytes()}m"
         log = Path(__file__).with_name("log4j2.properties").as_uri()  # a path may have spaces
-        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log}"
+        settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={log}"
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings |= {k: str(v) for k, v in (config or {}).items()}
-    return _launch(master, settings, is_wanted(forks))
+    sweep()
+    where, wants_forks = master, is_wanted(forks)
+    with _own_folder(settings) as within:
+        return start_or_end(lambda: _launch(where, settings | within, wants_forks))
 
 
 def _launch(master: str, settings: Mapping[str, str], forks: bool) -> Any:
     from pyspark.sql import SparkSession
 
-    sweep()
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     builder = SparkSession.builder.master(master).appName("headrace")
@@ -170,6 +182,40 @@ def _launch(master: str, settings: Mapping[str, str], forks: bool) -> Any:
             f"Spark did not start on {master!r}: {first[0] if first else type(error).__name__}; "
             "run 'headrace doctor' to see what is wrong"
         ) from error
+
+
+@contextlib.contextmanager
+def _own_folder(settings: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """While Spark is launched: settings that put the driver's files into a folder of its own.
+
+    These are block files, artifacts, libraries and sockets. Java removes them and the folder when
+    it ends, and ``sweep`` does after Java was killed. A user's Java options follow ours and win.
+    """
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None:  # Java runs, and has its folder
+        yield {}
+        return
+    folder = temporary_folder("spark")
+    options = f'"-Djava.io.tmpdir={folder}" {settings.get(_JAVA_OPTIONS, "")}'
+    within = {_JAVA_OPTIONS: options.strip()}
+    if len(f"{folder}/.{uuid.uuid4()}.sock") > _SOCKET_PATH:
+        within[_SOCKETS] = "false"
+    try:
+        yield within
+        java: Any = SparkContext._jvm
+        java.java.io.File(str(folder)).deleteOnExit()  # if it is empty
+        atexit.register(_remove_sockets, folder)
+    except BaseException:
+        if SparkContext._gateway is None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _remove_sockets(folder: Path) -> None:
+    """Remove the sockets on which PySpark listened, which it leaves."""
+    for path in folder.glob(".*.sock"):
+        path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

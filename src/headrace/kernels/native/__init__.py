@@ -15,11 +15,15 @@ import importlib
 from pathlib import Path
 
 from numba import config
+from numba.core.registry import cpu_target
 
 from headrace.cache import cache_folder
 
 
 def _load() -> None:
+    # What Numba loads for its first compilation: now, not while a user could interrupt it.
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
     sources = sorted(Path(__file__).parent.glob("*.py"))
     digest = hashlib.sha256(b"".join(p.read_bytes() for p in sources)).hexdigest()[:16]
     before = config.CACHE_DIR
