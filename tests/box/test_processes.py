@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -237,3 +238,33 @@ def test_a_slow_start_holds_nobody_up(monkeypatch):
     numbers = range(20_000)
     stream = hr.from_items(numbers).map(spelled)
     assert stream.to_list(on=hr.Box(workers=2)) == [spelled(n) for n in numbers]
+
+
+CLOSED = """
+import os, sys
+from pathlib import Path
+import headrace as hr
+
+def spelled(n):
+    print(n)
+    return f"{n:08.3f}"
+
+if __name__ == "__main__":
+    numbers = range(4000)
+    rows = hr.from_items(numbers).map(spelled).to_list(on=hr.Box(workers=2, processes=2))
+    Path(sys.argv[1]).write_text(f"{rows == [f'{n:08.3f}' for n in numbers]}")
+"""
+
+
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", ">&-", "2>&-", "<&-"])
+def test_a_daemon_without_standard_streams_has_processes(tmp_path, closed):
+    program, result = tmp_path / "daemon.py", tmp_path / "result"
+    program.write_text(CLOSED)
+    command = shlex.join([sys.executable, str(program), str(result)])
+    path = os.pathsep.join(p for p in sys.path if p)
+    shell = ["/bin/sh", "-c", f"exec {command} {closed}"]
+    done = subprocess.run(
+        shell, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert result.read_text() == "True"

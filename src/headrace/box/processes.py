@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from headrace.box import row_worker
 from headrace.box.effects import why_here
+from headrace.descriptors import above_streams, stream_for_child
 from headrace.errors import StepError
 from headrace.kernels.row_steps import RowStep
 from headrace.kernels.rows import Interpreter
@@ -146,14 +147,20 @@ class _Worker:
 
     def __init__(self) -> None:
         ours, theirs = Pipe()
+        number = above_streams(theirs.fileno())
+        theirs.close()
         path = [os.path.abspath(each) for each in sys.path]
-        command = [sys.executable, "-c", _PROGRAM, str(theirs.fileno()), *path]
+        command = [sys.executable, "-c", _PROGRAM, str(number), *path]
         try:
             self.process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+                command,
+                pass_fds=[number],
+                stdin=subprocess.DEVNULL,
+                stdout=stream_for_child(1),
+                stderr=stream_for_child(2),
             )
         finally:
-            theirs.close()
+            os.close(number)
         self.connection: Connection = ours  # type: ignore[type-arg,unused-ignore]
         self.runs = True
         self._sent: set[int] = set()

@@ -63,7 +63,8 @@ def _serve(connection: Any) -> None:
         except Exception:
             connection.send_bytes(FAILED)  # it is run again where its error can be told in full
         else:
-            sys.stdout.flush()  # what it printed, before it may be ended
+            with contextlib.suppress(OSError):  # nobody may read it
+                sys.stdout.flush()  # what it printed, before it may be ended
             connection.send_bytes(memoryview(result))
 
 

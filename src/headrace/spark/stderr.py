@@ -12,6 +12,8 @@ import os
 import threading
 from collections.abc import Iterator
 
+from headrace.descriptors import has_stream
+
 _NOISE = (
     b"WARNING: Using incubator modules: jdk.incubator.vector",
     b"WARNING: package sun.security.action not in java.base",
@@ -21,11 +23,10 @@ _NOISE = (
 @contextlib.contextmanager
 def without_noise() -> Iterator[None]:
     """While Java is started: its standard error goes through a thread that leaves lines out."""
-    try:
-        real = os.dup(2)
-    except OSError:  # there is none
+    if not has_stream(2):
         yield
         return
+    real = os.dup(2)
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     os.dup2(writing, 2)

@@ -37,6 +37,7 @@ from typing import Any
 import numpy
 
 from headrace.cache import cached_script, mark_used, temporary_folder
+from headrace.descriptors import above_streams, stream_for_child
 from headrace.errors import EngineError
 from headrace.spark.python.daemon import import_ahead
 from headrace.spark.python.launch import ADDRESS, GO, PATIENCE, receive
@@ -167,8 +168,6 @@ def _has_java() -> bool:
 
 def begin(folder: Path) -> ForkServer:
     """Start a fork server that has a folder of its own, which it removes at its end."""
-    import fcntl  # not everywhere
-
     program = str(_script())
     address = str(folder / "socket")
     root = str(Path(__file__).parents[3])
@@ -180,13 +179,13 @@ def begin(folder: Path) -> ForkServer:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(128)  # whoever comes before all is imported waits
-        number = fcntl.fcntl(listener, fcntl.F_DUPFD_CLOEXEC, 3)  # none of the three streams
+        number = above_streams(listener.fileno())
         try:
             process = subprocess.Popen(
                 [sys.executable, "-c", code, str(folder), str(number), program],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                stderr=None if _is_open(2) else subprocess.DEVNULL,
+                stderr=stream_for_child(2),
                 env=os.environ | as_spark,
                 pass_fds=[number],
                 start_new_session=True,
@@ -195,14 +194,6 @@ def begin(folder: Path) -> ForkServer:
             os.close(number)
     settings = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), program)
     return ForkServer(process, {**settings, ADDRESS: address})
-
-
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
 
 
 def _script() -> Path:
