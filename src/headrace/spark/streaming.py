@@ -42,6 +42,13 @@ from headrace.tables import Tables
 from headrace.watermarks import ClockSteps
 from headrace.windows import Session, Window, duration
 
+_UNLESS_SET = {
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.stateStore.maintenanceInterval": "10s",
+    "spark.sql.streaming.stateStore.rocksdb.boundedMemoryUsage": "true",
+}
+"""Bound the files of a checkpoint and the memory of RocksDB. A job goes on from its last batch, so
+the 100 batches that Spark keeps by default are only files."""
 _SETTINGS = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -114,7 +121,7 @@ def start_stream(
     zone = zone_of(*(output.node for output in outputs))
     running = SparkJob(graph, own, lease, deliveries, None if checkpoint else folder, base)
     running.tables = tables
-    settings = dict(_SETTINGS) | {"spark.sql.shuffle.partitions": str(shards)}
+    settings = _unless_set(session) | _SETTINGS | {"spark.sql.shuffle.partitions": str(shards)}
     if "://" not in folder or folder.startswith("file://"):
         settings |= _LOCAL_SETTINGS
     try:
@@ -128,6 +135,12 @@ def start_stream(
         running.abandon()
         raise
     return running
+
+
+def _unless_set(session: Any) -> dict[str, str]:
+    """Our defaults for settings that the session does not have."""
+    known = session.conf.getAll
+    return {name: value for name, value in _UNLESS_SET.items() if name not in known}
 
 
 def trigger_of(trigger: Any) -> dict[str, Any]:
