@@ -33,7 +33,7 @@ for seconds in sys.argv[3:]:
         timer.cancel()
         timer.join()
     except KeyboardInterrupt:
-        pass
+        timer.cancel()
 if sys.argv[2] == "go on":
     print(run())
 """
@@ -66,6 +66,29 @@ def marked(mark: str) -> list[psutil.Process]:
         except psutil.Error:
             continue
     return found
+
+
+IMPORTING = """
+import signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[3]:
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
+@pytest.mark.parametrize("module", ["numpy.linalg", "numba.core.decorators", "pandas.core.frame"])
+def test_an_import_is_finished_before_an_interrupt(tmp_path: Path, module: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(IMPORTING + PROGRAM.replace("sys.argv[3:]", "[60.0]"))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    command = [sys.executable, str(program), "box", "go on", module]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == (ANSWER, 0), done.stderr
 
 
 ANSWER = "[('A', 2), ('B', 1)]\n"
