@@ -74,7 +74,7 @@ class Collecting(Steps):
     def reduce(self, function: Callable[[Any, Any], Any], on: Any = None) -> Any:
         """All records joined two by two into one, in input order; None if there are none."""
         with self._building("reduce") as at:
-            self._function(function)
+            self._function(function, returns=True)
             aggregate = reduction(function, self.schema, at.label, pickled=True)
             stream = self._group((), ((VALUE, aggregate),), "reduce", at.step)
         result = only_value(stream.collect(on))
@@ -94,7 +94,7 @@ class Collecting(Steps):
         begins every part. Without it the records go to one place.
         """
         with self._building("fold") as at:
-            self._function(function)
+            self._function(function, returns=True)
             aggregate = folding(initial, function, merge, None, self.schema, at.label, pickled=True)
             stream = self._group((), ((VALUE, aggregate),), "fold", at.step)
         result = only_value(stream.collect(on))
@@ -123,6 +123,8 @@ class Collecting(Steps):
                 sink.check(self.schema)
             elif to is not None and not callable(to):
                 raise PlanError(f"to={to!r} is neither a sink nor a function of a bundle")
+            elif to is not None:
+                self._function(to)
             return JobOutput(self.node, to if sink is None else sink)
 
 

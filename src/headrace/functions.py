@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import dis
 import functools
+import inspect
 import typing
 from collections.abc import Callable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import cloudpickle
@@ -17,6 +19,7 @@ from headrace.errors import PlanError
 from headrace.expressions import col
 from headrace.io.memory import infer_schema
 from headrace.kernels.rows import VALUE, failure, record_values, row_class, rows_of
+from headrace.plan.node import function_name
 from headrace.plan.rows import NATIVE
 from headrace.types import arrow_table, record_fields, to_schema, to_type
 
@@ -41,6 +44,51 @@ def native(function: Callable[..., Any]) -> Callable[..., Any]:
     del copied.__dict__["__wrapped__"]
     setattr(copied, NATIVE, True)
     return copied
+
+
+def refuse_async(function: Any) -> None:
+    """Refuse ``async def``: calling it gives a coroutine, which no step would run."""
+    called = _called(function)
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+        raise PlanError(
+            f"{function_name(function)} is an async def, which a pipeline does not await; use a "
+            "plain def, and asyncio.run(…) inside it for code that must be awaited"
+        )
+
+
+def refuse_no_return(function: Any) -> None:
+    """Refuse a function that never returns a value, where a step needs one."""
+    code = getattr(_called(function), "__code__", None)
+    if code is None or code.co_name == "<lambda>" or inspect.isgeneratorfunction(_called(function)):
+        return
+    if _returns_only_none(code):
+        raise PlanError(
+            f"{function_name(function)} returns None for every record; add a return statement, or "
+            "use inspect or for_each if it is called for what it does"
+        )
+
+
+def _called(function: Any) -> Any:
+    """The Python function that a call runs: inside a partial, or an object's ``__call__``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not hasattr(function, "__code__") and not isinstance(function, type):
+        return getattr(type(function), "__call__", function)
+    return function
+
+
+def _returns_only_none(code: CodeType) -> bool:
+    """Whether a function has a return, and each of them returns the constant None."""
+    before: dis.Instruction | None = None
+    found = []
+    for each in dis.get_instructions(code):
+        if each.opname == "RETURN_CONST":
+            found.append(each.argval is None)
+        elif each.opname == "RETURN_VALUE":
+            constant = before is not None and before.opname == "LOAD_CONST"
+            found.append(constant and before is not None and before.argval is None)
+        before = each
+    return bool(found) and all(found)
 
 
 def _refuse_native(*functions: Any) -> None:
@@ -98,6 +146,11 @@ def returned_schema(
             results.extend(result) if many else results.append(result)
         except Exception as error:
             raise PlanError(f"{failure(where, error, row)}") from error
+    if results and all(result is None for result in results):
+        raise PlanError(
+            f"{where}: {function_name(function)} returned None for the first {len(results)} "
+            "records; return a value, or pass schema= (-> int for a column) if null is meant"
+        )
     return infer_schema(results, where)
 
 

@@ -14,7 +14,7 @@ from headrace.building import named_aggregates
 from headrace.errors import PlanError
 from headrace.expressions import Expr, col
 from headrace.functions import folding, reduction
-from headrace.hints import KEYED, WINDOWED, Hinted
+from headrace.hints import KEYED, WINDOWED, Hinted, NotACollection
 from headrace.kernels.rows import VALUE
 from headrace.plan.node import Named, is_same
 from headrace.plan.partitions import KeyBy
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Gathered(Hinted):
+class Gathered(Hinted, NotACollection):
     """Records by key, by window, or by both: what can be computed of each."""
 
     stream: Stream
@@ -58,7 +58,7 @@ class Gathered(Hinted):
     def reduce(self, function: Callable[[Any, Any], Any]) -> Stream:
         """The records of each joined two by two into one, in input order."""
         with self.stream._building("reduce") as at:
-            self.stream._function(function)
+            self.stream._function(function, returns=True)
             aggregate = reduction(function, self._record(), at.label)
             grouped = self._grouped([("_record", aggregate)], "reduce", at.step)
             plain = self.fields == (VALUE,)
@@ -84,7 +84,7 @@ class Gathered(Hinted):
     ) -> Stream:
         """A state taken through the records of each in input order; see ``Stream.fold``."""
         with self.stream._building("fold") as at:
-            self.stream._function(function)
+            self.stream._function(function, returns=True)
             aggregate = folding(initial, function, merge, returns, self._record(), at.label)
             return self._grouped([(name, aggregate)], "fold", at.step)
 

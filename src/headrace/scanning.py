@@ -183,7 +183,7 @@ class Scanning:
     ) -> Stream:
         stream, keys, fields = self._scanned()
         with stream._building(method) as at:
-            stream._function(step)
+            stream._function(step, returns=True)
             if on_timer is not None:
                 stream._function(on_timer)
             clock, by_time = _order(stream, order)

@@ -7,11 +7,13 @@ from typing import Any
 
 from headrace.engines import resolve
 from headrace.errors import PlanError
+from headrace.hints import keywords
 from headrace.jobs import Job, JobOutput, Progress
 from headrace.stream import Stream
 from headrace.writing import Output, finished
 
 
+@keywords
 def start(
     outputs: Sequence[Any], on: Any = None, *, checkpoint: Any = None, trigger: Any = None
 ) -> Job:
@@ -23,6 +25,7 @@ def start(
     return _started("start", outputs, on, checkpoint, trigger)
 
 
+@keywords
 def run(
     outputs: Sequence[Any], on: Any = None, *, checkpoint: Any = None, trigger: Any = None
 ) -> Progress:

@@ -13,7 +13,7 @@ from sqlglot import exp
 from headrace.building import Building
 from headrace.errors import PlanError, nearest
 from headrace.expressions import Expr, col, to_expr
-from headrace.functions import returned_type
+from headrace.functions import refuse_async, refuse_no_return, returned_type
 from headrace.kernels.aggregate import compile_aggregation
 from headrace.kernels.chain import compile_chain, compile_step
 from headrace.kernels.row_steps import why_not_native
@@ -66,9 +66,18 @@ class Steps:
     def _building(self, method: str) -> Building:
         return Building(self.node.step + 1, method)
 
-    def _function(self, function: Any) -> None:
+    def _function(self, function: Any, *, returns: bool = False) -> None:
+        """Refuse what cannot be called, and functions whose results would be lost.
+
+        Args:
+            function: What the user passed.
+            returns: Whether the step uses what the function returns.
+        """
         if not callable(function):
             raise PlanError(f"a function was expected, not {function!r}")
+        refuse_async(function)
+        if returns:
+            refuse_no_return(function)
 
     def _known(self, *names: str) -> None:
         for name in names:
@@ -129,6 +138,8 @@ class Steps:
             return self._stream
         step, after = self.node.step + 1, self.schema
         for name, function in functions.items():
+            with Building(step, f"{name}="):
+                self._function(function, returns=True)
             kind = returned_type(function, self._sample, f"step {step}, {name}=")
             unique_names([*after.names, name])
             after = after.append(pa.field(name, kind))

@@ -23,7 +23,7 @@ from headrace.engines import resolve
 from headrace.errors import PlanError
 from headrace.expressions import Expr, col, to_expr
 from headrace.functions import batch_schema, returned_schema
-from headrace.hints import STREAM, Hinted
+from headrace.hints import STREAM, Hinted, NotACollection
 from headrace.iterating import HasState, Iterating
 from headrace.joining import Joining
 from headrace.kernels.expressions import compile_expression
@@ -46,7 +46,10 @@ from headrace.writing import Writing
 
 
 @dataclass(frozen=True, eq=False)
-class Stream(Sorting, Timing, Joining, Scanning, Routing, Iterating, Collecting, Writing, Hinted):
+class Stream(
+    Sorting, Timing, Joining, Scanning, Routing, Iterating, Collecting, Writing, Hinted,
+    NotACollection,
+):  # fmt: skip
     """Records with named columns, computed when a sink asks for them.
 
     >>> import headrace as hr
@@ -137,6 +140,7 @@ class Stream(Sorting, Timing, Joining, Scanning, Routing, Iterating, Collecting,
                         f"map takes a function or named expressions, not both; '{next(iter(named))}"
                         "=' is not an option of it"
                     )
+                self._function(function, returns=True)
                 after = returned_schema(function, schema, self._sample, at.label, many=False)
                 return self._rows(MapRows(after, at.step, self.node, function, "map"))
             stream, items = self._columns((), named)
@@ -173,6 +177,7 @@ class Stream(Sorting, Timing, Joining, Scanning, Routing, Iterating, Collecting,
             if name in kept:
                 raise PlanError(f"'{name}' is both kept and new; pass name= another")
             if callable(function) and not isinstance(function, Expr):
+                self._function(function, returns=True)
                 after = returned_schema(function, schema, self._sample, at.label, many=True)
                 if after.names == [VALUE]:
                     after = pa.schema([after.field(0).with_name(name)])
@@ -189,6 +194,7 @@ class Stream(Sorting, Timing, Joining, Scanning, Routing, Iterating, Collecting,
         """The records for which a condition is true: an expression, or a function of a row."""
         with self._building("filter") as at:
             if callable(condition) and not isinstance(condition, Expr):
+                self._function(condition, returns=True)
                 return self._rows(MapRows(self.schema, at.step, self.node, condition, "filter"))
             tree = to_expr(condition).tree
             return self._narrow(Filter(self.schema, at.step, self.node, tree))
@@ -199,7 +205,7 @@ class Stream(Sorting, Timing, Joining, Scanning, Routing, Iterating, Collecting,
         Much faster than a function of a row. Where bundles are cut is not promised.
         """
         with self._building("map_batches") as at:
-            self._function(function)
+            self._function(function, returns=True)
             after = batch_schema(function, schema, self._sample, at.label)
             return Stream(MapBatches(after, at.step, self.node, function))
 
@@ -219,7 +225,7 @@ class Stream(Sorting, Timing, Joining, Scanning, Routing, Iterating, Collecting,
         always give the same for it.
         """
         with self._building("map_memo") as at:
-            self._function(function)
+            self._function(function, returns=True)
             if not is_whole(size):
                 raise PlanError(f"size={size!r} is not a number of results to remember, from 1")
             by = self._memo_key(key)

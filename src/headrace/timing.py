@@ -93,6 +93,8 @@ class Timing(Steps):
                 kind = compile_expression(punctuation, self.schema).type
                 if not (pa.types.is_timestamp(kind) or pa.types.is_null(kind)):
                     raise PlanError(f"punctuation= gives a {type_name(kind)}, not a timestamp")
+            elif punctuation is not None:
+                self._function(punctuation, returns=True)
             far = DEFAULT_AHEAD if ahead is None else duration(ahead, "ahead")
             return self._narrow(
                 EventTime(

@@ -12,6 +12,7 @@ import pyarrow as pa
 from headrace.building import column_names, user_line
 from headrace.engines import resolve
 from headrace.errors import PlanError
+from headrace.hints import keywords
 from headrace.io.csv import CsvSink
 from headrace.io.gathering import Console, EachBatch
 from headrace.io.json import JsonSink
@@ -151,6 +152,7 @@ class Output:
         told = f"{name_of(self.sink)}: {guarantee}"
         return explain(self.stream.node, engine, told)
 
+    @keywords
     def run(self, on: Any = None, *, checkpoint: Any = None, trigger: Any = None) -> Progress:
         """Write to the end, and return how many records were read and written.
 
@@ -159,6 +161,7 @@ class Output:
         """
         return finished(self.start(on, checkpoint=checkpoint, trigger=trigger))
 
+    @keywords
     def start(self, on: Any = None, *, checkpoint: Any = None, trigger: Any = None) -> Job:
         """Write in the background; see ``Stream.start``."""
         self.mark_used()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv as reader
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -71,7 +72,7 @@ class CsvFormat:
                 place = table.schema.get_field_index(name)
                 none = pa.scalar(None, schema.field(name).type)
                 table = table.set_column(place, name, pc.if_else(missing, none, plain[name]))
-        arrays = [self._timed(table[f.name].combine_chunks(), f.type) for f in wanted]
+        arrays = [self._timed(table[f.name].combine_chunks(), f) for f in wanted]
         return pa.Table.from_arrays(arrays, schema=wanted)
 
     def _read(
@@ -80,25 +81,38 @@ class CsvFormat:
         skip = bytes(memoryview(data)[:3]) == BYTE_ORDER_MARK  # Arrow would leave it out
         if skip:
             data = pa.py_buffer(b"\n" + data.to_pybytes())
-        return csv.read_csv(
-            pa.BufferReader(data),
-            csv.ReadOptions(
-                column_names=list(self.names),
-                use_threads=False,
-                block_size=max(data.size + 1, 1 << 16),
-                skip_rows=int(skip),
-            ),
-            self._parse_options(),
-            csv.ConvertOptions(
-                column_types=pa.schema(
-                    [f.with_type(pa.string()) if _is_time(f.type) else f for f in schema]
+        try:
+            return csv.read_csv(
+                pa.BufferReader(data),
+                csv.ReadOptions(
+                    column_names=list(self.names),
+                    use_threads=False,
+                    block_size=max(data.size + 1, 1 << 16),
+                    skip_rows=int(skip),
                 ),
-                include_columns=list(columns),
-                null_values=["", *self.nulls],
-                strings_can_be_null=null_words,
-                quoted_strings_can_be_null=False,
-            ),
-        )
+                self._parse_options(),
+                csv.ConvertOptions(
+                    column_types=pa.schema(
+                        [f.with_type(pa.string()) if _is_time(f.type) else f for f in schema]
+                    ),
+                    include_columns=list(columns),
+                    null_values=["", *self.nulls],
+                    strings_can_be_null=null_words,
+                    quoted_strings_can_be_null=False,
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            raise pa.ArrowInvalid(self._by_name(str(error), schema)) from None
+
+    def _by_name(self, text: str, schema: pa.Schema) -> str:
+        """Arrow's message about a value, with the column's name and type as a user knows them."""
+        match = re.search(r"In CSV column #(\d+): .*?invalid value (.*)", text, re.DOTALL)
+        if match is None:
+            return re.sub(
+                r"In CSV column #(\d+)", lambda m: f"column '{self.names[int(m.group(1))]}'", text
+            )
+        name = self.names[int(match.group(1))]
+        return f"column '{name}': {match.group(2)} is not a {type_name(schema.field(name).type)}"
 
     def _check_line_ends(self, data: pa.Buffer) -> None:
         """Refuse a carriage return within a line: Arrow would end the record there."""
@@ -110,11 +124,15 @@ class CsvFormat:
         if (raw[inside + 1] != 10).any():
             raise pa.ArrowInvalid("a carriage return stands within the line")
 
-    def _timed(self, array: pa.Array, kind: pa.DataType) -> pa.Array:
+    def _timed(self, array: pa.Array, field: pa.Field) -> pa.Array:
         """Times are read as our CAST reads them, in more forms than Arrow's CSV reader takes."""
-        if not _is_time(kind):
+        if not _is_time(field.type):
             return array
-        return typed(pc.if_else(pc.equal(array, ""), pa.scalar(None, pa.string()), array), kind)
+        texts = pc.if_else(pc.equal(array, ""), pa.scalar(None, pa.string()), array)
+        try:
+            return typed(texts, field.type)
+        except pa.ArrowInvalid as error:
+            raise pa.ArrowInvalid(f"column '{field.name}': {error}") from None
 
     def _check_quotes(self, data: pa.Buffer) -> None:
         """Refuse a quote that is not closed: Arrow would take the lines that follow into it."""

@@ -14,13 +14,12 @@ import pyarrow as pa
 
 from headrace.errors import EngineError, PlanError, StepError, nearest
 from headrace.io.messages import Decoding, Message, encoded
-from headrace.io.offsets import Positions, ServerSource, at_most_at_once, most_at_once
+from headrace.io.offsets import ANSWER, Positions, ServerSource, at_most_at_once, most_at_once
 from headrace.io.sink import Sink
 from headrace.io.source import BUNDLE_ROWS, Source, Split
 from headrace.secrets import hiding, revealed, without
 
 log = logging.getLogger("headrace")
-_ANSWER = 10.0
 _PATIENCE = 120.0
 """How long a task waits for a broker that has gone away, in seconds."""
 _SMALL_STEP = 100_000
@@ -83,6 +82,14 @@ class _OnceAMinute(logging.Filter):
 _QUIET = 60.0
 
 
+def _unreachable(what: KafkaSource | KafkaSink, error: Exception) -> EngineError:
+    reason = getattr(error.args[0], "str", lambda: error)() if error.args else error
+    return EngineError(
+        f"{what} at {what.servers} cannot be reached: {reason}; is Kafka running there, and is "
+        "servers= right?"
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class KafkaSource(ServerSource):
     """The messages of a topic; a position is the offset of the next one in a partition."""
@@ -125,9 +132,9 @@ class KafkaSource(ServerSource):
 
     def identity(self) -> str:
         try:
-            cluster = self._own.list_topics(self.topic, timeout=_ANSWER).cluster_id
+            cluster = self._own.list_topics(self.topic, timeout=ANSWER).cluster_id
         except client().KafkaException as error:
-            raise EngineError(f"{self} at {self.servers} cannot be reached: {error}") from None
+            raise _unreachable(self, error) from None
         return f"{self} of cluster {cluster}"
 
     def errors(self) -> Source | None:
@@ -172,7 +179,7 @@ class KafkaSource(ServerSource):
             return [self.partition]
         known, asked = self.__dict__.get("_known", ([], 0.0))
         if not known or time.monotonic() - asked > _NEW_PARTITIONS:
-            told = self._own.list_topics(self.topic, timeout=_ANSWER).topics[self.topic]
+            told = self._own.list_topics(self.topic, timeout=ANSWER).topics[self.topic]
             if told.error is not None:
                 raise EngineError(f"{self}: {told.error.str()}")
             known = sorted(told.partitions)
@@ -182,7 +189,7 @@ class KafkaSource(ServerSource):
     def _edges(self, partition: int) -> tuple[int, int]:
         kafka = client()
         low, high = self._own.get_watermark_offsets(
-            kafka.TopicPartition(self.topic, partition), timeout=_ANSWER
+            kafka.TopicPartition(self.topic, partition), timeout=ANSWER
         )
         return low, high
 
@@ -190,7 +197,7 @@ class KafkaSource(ServerSource):
         try:
             edges = {p: self._edges(p) for p in self._partitions()}
         except client().KafkaException as error:
-            raise EngineError(f"{self} at {self.servers} cannot be reached: {error}") from None
+            raise _unreachable(self, error) from None
         return {str(p): high if self.start == "latest" else low for p, (low, high) in edges.items()}
 
     def step(self, since: Positions, end: Positions) -> Positions:
@@ -307,6 +314,12 @@ class KafkaSink(Sink):
         for name in (self.key, self.value):
             if name is not None and name not in schema.names:
                 raise PlanError(f"there is no column '{name}'{nearest(name, schema.names)}")
+
+    def ready(self, job: str | None = None) -> None:
+        try:
+            self.producer.list_topics(timeout=ANSWER)
+        except client().KafkaException as error:
+            raise _unreachable(self, error) from None
 
     def open(self, schema: pa.Schema, task: str) -> KafkaWriter:
         return KafkaWriter(self)

@@ -35,6 +35,8 @@ from headrace.sizes import is_whole
 
 log = logging.getLogger("headrace")
 Positions = dict[str, Any]
+ANSWER = 10.0
+"""How many seconds a server may take to answer when a job starts."""
 _POLL = 0.01
 """How long an engine without batches of its own waits before it asks again, in seconds."""
 

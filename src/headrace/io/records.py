@@ -251,8 +251,7 @@ def short(text: str) -> str:
 def _reason(error: Exception) -> str:
     """Arrow's account of a bad record, without its own row numbers."""
     text = " ".join(str(error).split())
-    text = re.sub(r"^(JSON|CSV) parse error: |Row #\d+: | in row \d+|, row \d+", "", text)
-    return re.sub(r"In CSV column #(\d+)", r"column \1", text)
+    return re.sub(r"^(JSON|CSV) parse error: |Row #\d+: | in row \d+|, row \d+", "", text)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace.errors import BadRecord, EngineError, PlanError, nearest
 from headrace.io.gathering import GatheringSink
 from headrace.io.messages import encoded
-from headrace.io.offsets import Positions, ServerSource, at_most_at_once, most_at_once
+from headrace.io.offsets import ANSWER, Positions, ServerSource, at_most_at_once, most_at_once
 from headrace.io.records import typed
 from headrace.io.source import BUNDLE_ROWS, Split
 from headrace.secrets import Secret, server_of, without
@@ -41,12 +41,24 @@ def connected(url: Secret, tries: int = 0) -> Any:
     again = Retry(ExponentialBackoff(cap=5, base=0.1), tries)
     try:
         return redis.Redis.from_url(
-            url.reveal(), socket_connect_timeout=10, retry=again,
+            url.reveal(), socket_connect_timeout=ANSWER, retry=again,
             retry_on_error=[redis.ConnectionError, redis.TimeoutError],
         )  # fmt: skip
     except ValueError as error:
         reason = without(error, [url])
         raise PlanError(f"the URL of Redis cannot be read: {reason}") from None
+
+
+def reach(link: Any, what: Any, url: Secret) -> None:
+    """Refuse a server that does not answer within 10 s, as Kafka's clients do."""
+    try:
+        link.ping()
+    except client().RedisError as error:
+        reason = str(without(error, [url])).rstrip(".")
+        raise EngineError(
+            f"{what} at {server_of(url, 6379)} cannot be reached: {reason}; is Redis running there, "
+            "and is url= right?"
+        ) from None
 
 
 def _place(entry: str) -> tuple[int, int]:
@@ -112,6 +124,7 @@ class RedisSource(ServerSource):
         return replace(self, limit=at_most_at_once(self.limit, _SMALL_STEP * len(self.keys)))
 
     def initial(self) -> Positions:
+        reach(self._own, self, self.url)
         return dict.fromkeys(self.keys, _BEFORE_ALL)
 
     def available(self, since: Positions) -> Positions:
@@ -214,6 +227,13 @@ class RedisSink(GatheringSink):
         client()
         if self.key is not None and self.key not in schema.names:
             raise PlanError(f"there is no column '{self.key}'{nearest(self.key, schema.names)}")
+
+    def ready(self, job: str | None = None) -> None:
+        link = connected(self.url)
+        try:
+            reach(link, self, self.url)
+        finally:
+            link.close()
 
     def store(self, table: pa.Table, job: str, epoch: int) -> None:
         link = connected(self.url)

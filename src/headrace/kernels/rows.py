@@ -132,6 +132,11 @@ def record_values(result: Any, names: list[str]) -> Sequence[Any]:
         return result
     if len(names) == 1:
         return [result]
+    if result is None:
+        raise TypeError(
+            f"the function returned None instead of a record of {', '.join(names)}; return one, or "
+            "use filter or flat_map to leave records out"
+        )
     raise TypeError(
         f"the function returned {result!r}, which is not a record of {', '.join(names)}"
     )

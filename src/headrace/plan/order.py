@@ -29,6 +29,13 @@ class Limit(Bounded):
     count: int
 
     @property
+    def without_end(self) -> str:
+        return (
+            "which records are the first is known when all have been read; use "
+            "write_console().start() to look at some, or window(…).top_k(…) for some of each window"
+        )
+
+    @property
     def detail(self) -> str:
         return str(self.count)
 

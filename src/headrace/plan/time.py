@@ -221,14 +221,14 @@ def said_zone(node: Node) -> str | None:
 
 
 def refuse_endless(node: Node) -> None:
-    """Refuse steps that would never give anything on input that does not end."""
+    """Refuse steps that need all of their input, where it does not end."""
     for each in nodes_of(node):
         if each.needs_end and not is_bounded(each):
             way = each.without_end
             if isinstance(each, Join) and is_bounded(each.left):
                 way = "a stream is joined with a table the other way round: stream.join(table)"
             raise PlanError(
-                f"{each.label}: the input never ends, so this would never give anything; {way}"
+                f"{each.label}: it needs the whole input, and this input never ends; {way}"
             )
 
 

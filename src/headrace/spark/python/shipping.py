@@ -39,20 +39,24 @@ def _why_not(thing: Any, error: Exception) -> str:
 
     reason = f"{type(error).__name__}: {error}"
     for step in _steps(thing):
-        function = step.function
-        if _travels(function):
-            continue
-        held = dict(inspect.getclosurevars(function).nonlocals) if callable(function) else {}
-        code = getattr(function, "__code__", None)
-        known = getattr(function, "__globals__", {})
-        held |= {n: known[n] for n in (code.co_names if code else ()) if n in known}
-        name = next((n for n, value in held.items() if not _travels(value)), None)
-        what = "it" if name is None else f"its variable '{name}' ({type(held[name]).__name__})"
-        return (
-            f"{step.label}: the function {function_name(function)} cannot be sent to Spark's "
-            f"workers, for {what} cannot be pickled ({reason}); make that inside the function, or "
-            "run on the box"
-        )
+        for function in getattr(step.function, "row_functions", (step.function,)):
+            if _travels(function):
+                continue
+            held = (
+                dict(inspect.getclosurevars(function).nonlocals)
+                if inspect.isfunction(function)
+                else {}
+            )
+            code = getattr(function, "__code__", None)
+            known = getattr(function, "__globals__", {})
+            held = {**held, **{n: known[n] for n in (code.co_names if code else ()) if n in known}}
+            name = next((n for n, value in held.items() if not _travels(value)), None)
+            what = "it" if name is None else f"its variable '{name}' ({type(held[name]).__name__})"
+            return (
+                f"{step.label}: the function {function_name(function)} cannot be sent to Spark's "
+                f"workers, for {what} cannot be pickled ({reason}); make that inside the function, "
+                "or run on the box"
+            )
     return f"the pipeline cannot be sent to Spark's workers: {reason}"
 
 
