@@ -18,7 +18,7 @@ from headrace.aggregates import Aggregate, UserAggregate
 from headrace.errors import PlanError
 from headrace.expressions import col
 from headrace.io.memory import infer_schema
-from headrace.kernels.rows import VALUE, failure, record_values, row_class, rows_of
+from headrace.kernels.rows import FAILURES, VALUE, failure, record_values, row_class, rows_of
 from headrace.plan.node import function_name
 from headrace.plan.rows import NATIVE
 from headrace.types import arrow_table, record_fields, to_schema, to_type
@@ -72,9 +72,8 @@ def _called(function: Any) -> Any:
     """The Python function that a call runs: inside a partial, or an object's ``__call__``."""
     while isinstance(function, functools.partial):
         function = function.func
-    if not hasattr(function, "__code__") and not isinstance(function, type):
-        return getattr(type(function), "__call__", function)
-    return function
+    is_object = not hasattr(function, "__code__") and not isinstance(function, type)
+    return type(function).__call__ if is_object else function
 
 
 def _returns_only_none(code: CodeType) -> bool:
@@ -144,7 +143,7 @@ def returned_schema(
         try:
             result = function(row)
             results.extend(result) if many else results.append(result)
-        except Exception as error:
+        except FAILURES as error:
             raise PlanError(f"{failure(where, error, row)}") from error
     if results and all(result is None for result in results):
         raise PlanError(
@@ -181,7 +180,7 @@ def batch_schema(
         raise PlanError(_NO_EXAMPLE.format(where=where))
     try:
         table = arrow_table(function(batch))
-    except Exception as error:
+    except FAILURES as error:
         raise PlanError(f"{failure(where, error, None, 'an example bundle')}") from error
     return to_schema(table.schema)
 
@@ -204,7 +203,7 @@ def _guarded(function: Callable[..., Any], label: str) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         try:
             return function(*args)
-        except Exception as error:
+        except FAILURES as error:
             raise failure(label, error, args[-1]) from error
 
     return run

@@ -16,6 +16,7 @@ _PIVOT = (
     "name the columns, one aggregate for each: group_by('day').agg(east=hr.sum(\"if(zone = 'east', "
     'fare, 0)"), …); or aggregate first, and pivot the table that to_polars() gives'
 )
+_AS_OF = "use join_within(other, on='column', …), which joins records that are near in time"
 _UNPIVOT = "use flat_map with a function that yields one record for each column"
 STREAM = {
     "withColumn": "use with_columns(name=expression)",
@@ -125,9 +126,9 @@ STREAM = {
     "row_number": "use key_by('column').rank(), which numbers the records of each key",
     "crossJoin": "add the same constant column to both streams and join on it",
     "cross_join": "add the same constant column to both streams and join on it",
-    "join_asof": "use join_within(other, on='column', …), which joins records that are near in time",
-    "merge_asof": "use join_within(other, on='column', …), which joins records that are near in time",
-    "asof_join": "use join_within(other, on='column', …), which joins records that are near in time",
+    "join_asof": _AS_OF,
+    "merge_asof": _AS_OF,
+    "asof_join": _AS_OF,
     "interval_join": "use join_within(other, on='column', …)",
     "intervalJoin": "use join_within(other, on='column', …)",
     "intersect": "use join(other, on=[…], how='semi')",

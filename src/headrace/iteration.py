@@ -22,7 +22,7 @@ import pyarrow as pa
 from headrace.errors import EngineError, HeadraceError, PlanError, StepError
 from headrace.io.held import HeldSource
 from headrace.io.memory import TableSource
-from headrace.kernels.rows import user_line
+from headrace.kernels.rows import FAILURES, reason_of, user_line
 from headrace.plan.iteration import (
     Again,
     Cycle,
@@ -153,11 +153,10 @@ def called(function: Callable[..., Any], step: str, what: str, *arguments: Any) 
         return function(*arguments)
     except HeadraceError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         line = user_line(error.__traceback__)
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise StepError(
-            f"{step}: {what}= failed: {reason}" + (f"\n  at {line}" if line else "")
+            f"{step}: {what}= failed: {reason_of(error)}" + (f"\n  at {line}" if line else "")
         ) from error
 
 

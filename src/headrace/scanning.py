@@ -18,7 +18,7 @@ from headrace.errors import PlanError
 from headrace.expressions import col
 from headrace.functions import annotated, as_schema, example_rows
 from headrace.io.memory import infer_schema
-from headrace.kernels.rows import failure
+from headrace.kernels.rows import FAILURES, failure
 from headrace.kernels.scans import not_compiled
 from headrace.plan.node import Named, is_same
 from headrace.plan.prune import columns_of
@@ -370,7 +370,7 @@ def _gives(
     for row in example_rows(sample, label):
         try:
             result = step(now, row)
-        except Exception as error:
+        except FAILURES as error:
             raise PlanError(f"{failure(label, error, row)}") from error
         if not (isinstance(result, tuple) and len(result) == 2):
             raise PlanError(f"{label} returned {result!r}; a step returns (state, output)")

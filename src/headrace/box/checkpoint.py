@@ -26,6 +26,7 @@ from headrace.checkpoints.shape import (
 )
 from headrace.checkpoints.state import JobState, copy_folder, refuse_used, schema_of
 from headrace.errors import EngineError, PlanError
+from headrace.io.files import CHECKPOINT_FIX, writing
 from headrace.io.offsets import OffsetSource, replayable
 from headrace.io.sink import Sink
 from headrace.jobs import JobOutput
@@ -104,13 +105,8 @@ class Keeper:
     def write(self, snapshot: Snapshot) -> None:
         """Write a snapshot, then make visible what the outputs were given."""
         messages = [None if w is None else w.close() for w in snapshot.writers]
-        try:
+        with writing(f"the checkpoint {self.files.folder!r}", CHECKPOINT_FIX):
             epoch = self.files.write(snapshot, [Message.of(message) for message in messages])
-        except OSError as error:
-            raise EngineError(
-                f"the checkpoint {self.files.folder!r} cannot be written: {error}; when it can, "
-                "start the job again, and it goes on"
-            ) from error
         data = self.files.sums.get(f"data-{epoch:010d}")
         self.written += 0 if data is None else data.size
         self.commit(epoch, messages)

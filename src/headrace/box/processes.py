@@ -13,6 +13,7 @@ import contextlib
 import os
 import pickle
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 import cloudpickle
+import psutil
 import pyarrow as pa
 
 from headrace.box import row_worker
@@ -33,6 +35,10 @@ AFTER = 1.0
 """Seconds of the interpreter's time after which a step goes to processes by itself."""
 WAITS = {True: 60.0, False: 0.0}
 """Seconds to wait for a process that is free: where processes are asked for, and where not."""
+_LOOK = 1.0
+"""Seconds between looks at a process that has not answered."""
+_STOPPED = 3
+"""Looks in a row at which a process must be stopped to be given up: Ctrl-Z stops all at once."""
 _PROGRAM = """
 import sys
 sys.path[:] = sys.argv[2:]
@@ -67,13 +73,10 @@ class Pool:
         try:
             reply = worker.ask(id(step), program, batch)
         except (EOFError, OSError) as error:
-            worker.end()
             if self._closed:
+                worker.end()
                 raise StepError("the job is over") from error
-            raise StepError(
-                f"{step.interpreter.label}: the process that ran it ended "
-                f"({worker.how_it_ended()}); run it with hr.Box(processes=0) to keep it in this one"
-            ) from error
+            raise StepError(f"{step.interpreter.label}: {worker.why_it_ended()}") from error
         finally:
             if worker.runs:
                 self._free.put(worker)
@@ -163,6 +166,7 @@ class _Worker:
             os.close(number)
         self.connection: Connection = ours  # type: ignore[type-arg,unused-ignore]
         self.runs = True
+        self.was_stopped = False
         self._sent: set[int] = set()
 
     def is_ready(self) -> bool:
@@ -176,18 +180,58 @@ class _Worker:
         if number not in self._sent:
             self.connection.send_bytes(pickle.dumps((number, program)))
             self._sent.add(number)
-            refused = self.connection.recv_bytes()
+            refused = self._reply()
             if refused != row_worker.READY:
                 return refused.decode()
         self.connection.send_bytes(pickle.dumps((number, None)))
         self.connection.send_bytes(memoryview(row_worker.packed(batch)))
-        reply = self.connection.recv_bytes()
+        reply = self._reply()
         return None if reply == row_worker.FAILED else row_worker.unpacked(reply)
+
+    def _reply(self) -> bytes:
+        """Wait for an answer; EOFError once the process has been stopped for some seconds."""
+        stopped = 0
+        while not self.connection.poll(_LOOK):
+            stopped = stopped + 1 if self._is_stopped() else 0
+            if stopped >= _STOPPED:
+                self.was_stopped = True
+                raise EOFError
+        return self.connection.recv_bytes()
+
+    def _is_stopped(self) -> bool:
+        try:
+            return psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED
+        except psutil.Error:
+            return False
 
     def end(self) -> None:
         self.runs = False
         self.process.kill()
 
-    def how_it_ended(self) -> str:
-        code = self.process.wait()
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
+    def why_it_ended(self) -> str:
+        """What happened to a process that no longer answers, and what to do about it."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if not self.was_stopped:
+                self.process.wait(1.0)  # its connection closes a moment before it ends
+        ended = self.process.returncode
+        self.end()
+        self.process.wait()
+        if self.was_stopped:
+            return "its worker process was stopped (SIGSTOP); a function must not stop its process"
+        if ended is None:
+            return "its worker process closed its connection; a function must not close other files"
+        if ended >= 0:
+            return (
+                f"its worker process ended with exit code {ended}; a function must not call "
+                "os._exit: raise an exception instead"
+            )
+        name = signal.Signals(-ended).name
+        if name == "SIGKILL":
+            return (
+                "its worker process was killed (SIGKILL), as the system does when memory runs out; "
+                "use less memory in the function, or fewer processes: hr.Box(processes=1)"
+            )
+        return (
+            f"its worker process crashed ({name}), probably in a library that the function calls; "
+            "call that library by itself to find out"
+        )

@@ -16,7 +16,7 @@ from headrace.box.host import Outbox
 from headrace.errors import HeadraceError, StepError
 from headrace.io.held import Holding
 from headrace.io.sink import Sink
-from headrace.kernels.rows import failure, rows_of
+from headrace.kernels.rows import FAILURES, failure, rows_of
 from headrace.windows import FOREVER
 
 
@@ -81,7 +81,7 @@ class Called:
             self.function(bundle.batch)
         except HeadraceError:
             raise
-        except Exception as error:
+        except FAILURES as error:
             first = next(rows_of(bundle.batch.slice(0, 1)), None)
             what = f"a bundle of {bundle.batch.num_rows} records, the first"
             raise failure(self.label, error, first, what) from error

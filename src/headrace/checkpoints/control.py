@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.checkpoints.trust import refuse_foreign
 from headrace.errors import EngineError, PlanError
-from headrace.io.files import LOCAL, filesystem, load_json, save_json
+from headrace.io.files import CHECKPOINT_FIX, LOCAL, filesystem, load_json, save_json, writing
 
 SEALED_SINCE = 5
 """The first format of checkpoints whose files have checksums."""
@@ -47,7 +47,7 @@ class Control:
 
     def make(self) -> None:
         """Make the folder, and that of the checkpoint, where there is none: for the user alone."""
-        try:
+        with writing(f"the checkpoint {self.folder!r}", "give a folder that can be written"):
             if self.system is LOCAL:
                 checkpoint = os.path.dirname(self.root)
                 os.makedirs(os.path.dirname(checkpoint), exist_ok=True)
@@ -55,10 +55,6 @@ class Control:
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(folder, 0o700)
             self.system.create_dir(self.root, recursive=True)
-        except OSError as error:
-            raise EngineError(
-                f"the checkpoint {self.folder!r} cannot be made: {error}; give another folder"
-            ) from error
 
     def load(self, name: str) -> dict[str, Any] | None:
         """A file, or None if there is none."""
@@ -73,13 +69,8 @@ class Control:
 
     def save(self, name: str, what: dict[str, Any]) -> None:
         """Replace a file at once, so that no one sees half of it."""
-        try:
+        with writing(f"the checkpoint {self.folder!r}", CHECKPOINT_FIX):
             save_json(self.system, f"{self.root}/{name}", what)
-        except OSError as error:
-            raise EngineError(
-                f"the checkpoint {self.folder!r} cannot be written: {error}; when it can, start "
-                "the job again, and it goes on"
-            ) from error
 
     def read(self) -> dict[str, Any]:
         """The watermarks after the last batch, and whether to stop."""

@@ -18,7 +18,8 @@ from headrace import apps
 from headrace.box.engine import Box
 from headrace.cache import cache_folder
 from headrace.engines import NAMES, VARIABLE
-from headrace.errors import PlanError, nearest
+from headrace.errors import HeadraceError, PlanError, nearest
+from headrace.kernels.rows import user_line
 from headrace.plan.time import nodes_of
 from headrace.spark.engine import Spark
 from headrace.stream import Stream
@@ -129,8 +130,23 @@ def _module(path: Path) -> Any:
     sys.modules[spec.name] = module
     sys.path.insert(0, str(path.resolve().parent))
     cloudpickle.register_pickle_by_value(module)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except HeadraceError:
+        raise
+    except Exception as error:
+        raise PlanError(_what_failed(path, error)) from error
     return module
+
+
+def _what_failed(path: Path, error: Exception) -> str:
+    """An error of a pipeline file: its line, and what Python says of it."""
+    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, SyntaxError):
+        where = f"{error.filename}:{error.lineno}: {(error.text or '').strip()}"
+        return f"{path} cannot be read as Python: {type(error).__name__}: {error.msg}\n  at {where}"
+    line = user_line(error.__traceback__)
+    return f"{path} failed: {reason}" + (f"\n  at {line}" if line else "")
 
 
 Target = Stream | Output

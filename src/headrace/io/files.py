@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -246,6 +247,25 @@ def load_json(
 def save_json(system: Any, path: str, fields: Mapping[str, Any]) -> None:
     """Replace a file with a JSON object and its checksum, at once."""
     replace_file(system, path, sealed(fields))
+
+
+@contextlib.contextmanager
+def writing(what: str, fix: str) -> Iterator[None]:
+    """While something is written: report a full or read-only disk with what could not be written.
+
+    Args:
+        what: What is written, such as ``the checkpoint '/data/state'``.
+        fix: What the user can do about it.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise EngineError(f"{what} cannot be written: {reason}; {fix}") from error
+
+
+CHECKPOINT_FIX = "make room or give write access, then start the job again, and it goes on"
+"""What to do when a checkpoint cannot be written."""
 
 
 def replace_file(system: Any, path: str, data: bytes) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import pyarrow as pa
 from pyarrow import fs
@@ -23,9 +24,27 @@ from headrace.io.files import (
     save_json,
     sync,
     visible,
+    writing,
 )
 from headrace.io.sink import Sink, Writer
 from headrace.types import type_name
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _reported(method: Callable[P, R]) -> Callable[P, R]:
+    """A method of a sink or a writer that reports a full or read-only disk with the folder."""
+
+    @functools.wraps(method)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        owner: Any = args[0]
+        path = owner.path if isinstance(owner, FileSink) else owner.sink.path
+        fix = "make room or give write access, then start the job again"
+        with writing(f"the output folder {path!r}", fix):
+            return method(*args, **kwargs)
+
+    return run
 
 
 @dataclass
@@ -110,6 +129,7 @@ class FileSink(Sink):
                 "with another checkpoint and another folder"
             )
 
+    @_reported
     def begin(self, schema: pa.Schema) -> None:
         """Make the folder the tasks write to; without it none can write, not even a late one."""
         run = uuid.uuid4().hex[:12]
@@ -138,6 +158,7 @@ class FileSink(Sink):
     def open(self, schema: pa.Schema, task: str) -> Writer:
         return _FileWriter(self, schema, f"part-{task}{self.suffix}")
 
+    @_reported
     def commit(self, messages: list[Any]) -> None:
         system, root = filesystem(self.path)
         overwrites = self.mode == "overwrite" and not self.has_committed
@@ -163,6 +184,7 @@ class FileSink(Sink):
         with system.open_output_stream(f"{root}/_SUCCESS") as mark:
             mark.write(b"")
 
+    @_reported
     def commit_epoch(self, job: str, epoch: int, messages: list[Any]) -> None:
         """Make an epoch's files visible, once however often it is called.
 
@@ -207,6 +229,7 @@ class FileSink(Sink):
         system.create_dir(f"{root}/{COMMITS}", recursive=True)
         save_json(system, done, {"job": job, "epoch": epoch})
 
+    @_reported
     def finish(self) -> None:
         """Told when a job that commits by epoch has ended well."""
         system, root = filesystem(self.path)
@@ -238,6 +261,7 @@ class _FileWriter:
         self.file: Any = None
         self.encoder: Any = None
 
+    @_reported
     def write(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
@@ -251,6 +275,7 @@ class _FileWriter:
         self.file = system.open_output_stream(f"{self.sink._staging}/{self.name}")
         self.encoder = self.sink.encoder(self.file, self.schema)
 
+    @_reported
     def close(self) -> Any:
         if self.encoder is None:
             return None

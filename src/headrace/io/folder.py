@@ -13,6 +13,7 @@ from pyarrow import fs
 
 from headrace.errors import BadRecord, EngineError, PlanError
 from headrace.io.files import (
+    CHECKPOINT_FIX,
     LOCAL,
     absolute,
     filesystem,
@@ -21,6 +22,7 @@ from headrace.io.files import (
     matching,
     save_json,
     visible,
+    writing,
 )
 from headrace.io.offsets import OffsetSource, Positions, at_most_at_once, most_at_once
 from headrace.io.source import ERRORS, Source, Split, at_most
@@ -230,7 +232,8 @@ class Listing:
     def keep_in(self, folder: str) -> None:
         """Go on from a log, and write down what is found from now on."""
         system, root = filesystem(folder)
-        system.create_dir(root, recursive=True)
+        with writing(f"the checkpoint folder {root!r}", CHECKPOINT_FIX):
+            system.create_dir(root, recursive=True)
         self.log = (system, root)
         self.files, self.seen = [], set()
         entries = system.get_file_info(fs.FileSelector(root))
@@ -271,7 +274,9 @@ class Listing:
         found = [(path, size) for _, path, size in new]
         if found and self.log is not None:
             system, root = self.log
-            save_json(system, f"{root}/{self._next_name}", {"files": found})
+            name = f"{root}/{self._next_name}"
+            with writing(f"the checkpoint's list of files {name!r}", CHECKPOINT_FIX):
+                save_json(system, name, {"files": found})
         self._take(found)
         return self.files
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headrace.errors import HeadraceError, StepError
 from headrace.io.sink import Sink
+from headrace.kernels.rows import FAILURES, reason_of
 from headrace.secrets import Secret, without
 
 
@@ -41,10 +42,10 @@ class GatheringSink(Sink):
             self.store(table, job, epoch)
         except HeadraceError:
             raise
-        except Exception as error:
-            reason = without(error, self.secrets)
+        except FAILURES as error:
+            reason = without(reason_of(error), self.secrets)
             cause = None if self.secrets else error  # a client's own words may tell too much
-            raise StepError(f"{self} failed: {type(error).__name__}: {reason}") from cause
+            raise StepError(f"{self} failed: {reason}") from cause
 
     def store(self, table: pa.Table, job: str, epoch: int) -> None:
         """Write records; ``epoch`` is -1 where there are no epochs."""

@@ -56,8 +56,8 @@ def reach(link: Any, what: Any, url: Secret) -> None:
     except client().RedisError as error:
         reason = str(without(error, [url])).rstrip(".")
         raise EngineError(
-            f"{what} at {server_of(url, 6379)} cannot be reached: {reason}; is Redis running there, "
-            "and is url= right?"
+            f"{what} at {server_of(url, 6379)} cannot be reached: {reason}; is Redis running "
+            "there, and is url= right?"
         ) from None
 
 

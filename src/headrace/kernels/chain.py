@@ -387,7 +387,7 @@ def _map_batches(step: MapBatches) -> Run:
             return as_bundle(function(batch), after)
         except StepError:
             raise
-        except Exception as error:
+        except rows.FAILURES as error:
             first = next(rows.rows_of(batch.slice(0, 1)), None)
             what = f"a bundle of {batch.num_rows} records, the first"
             raise rows.failure(label, error, first, what) from error

@@ -165,11 +165,23 @@ def user_line(trace: TracebackType | None) -> str:
     return ""
 
 
+FAILURES = (Exception, SystemExit)
+"""What a user's function may raise. ``sys.exit`` would end a worker, or the program, in silence."""
+
+
+def reason_of(error: BaseException) -> str:
+    """An error's type and message in one line."""
+    if isinstance(error, SystemExit):
+        code = "" if error.code is None else repr(error.code)
+        return f"it called sys.exit({code}); raise an exception to fail the job, or call job.stop()"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
 def failure(label: str, error: BaseException, row: Any = None, what: str = "record") -> StepError:
     """The error of a step on a record, with the person's own line."""
     if isinstance(error, StepError):
         return error
-    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    reason = reason_of(error)
     line = user_line(error.__traceback__)
     return StepError(
         f"{label} failed on {what} {describe(row)}: {reason}" + (f"\n  at {line}" if line else "")
@@ -183,7 +195,7 @@ def results_of(
     for row in rows_of(batch):
         try:
             yield row, function(row)
-        except Exception as error:
+        except FAILURES as error:
             raise failure(label, error, row) from error
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from headrace.errors import HeadraceError, StepError
 from headrace.kernels.aggregate import by_shard
 from headrace.kernels.chain import as_bundle, compile_chain
+from headrace.kernels.rows import FAILURES, reason_of
 from headrace.operators.operator import (
     Hosting,
     Input,
@@ -149,8 +150,8 @@ class CustomOperator(Operator):
             return function(*arguments)
         except HeadraceError:
             raise
-        except Exception as error:
-            raise StepError(f"{self.label} failed: {type(error).__name__}: {error}") from error
+        except FAILURES as error:
+            raise StepError(f"{self.label} failed: {reason_of(error)}") from error
 
     def state(self, store: Store, note: Note) -> CustomState:
         return CustomState(self, store, note)

@@ -206,7 +206,7 @@ class Spark:
         from headrace.spark.bounded import Lowering
         from headrace.spark.python.failures import driver_errors
 
-        with driver_errors(), settled(self, node) as (ready,):
+        with driver_errors(node), settled(self, node) as (ready,):
             lowering = Lowering(self.session, zone_of(ready))
             try:
                 yield lowering, _stages(ready)

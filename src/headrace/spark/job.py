@@ -114,7 +114,7 @@ class SparkJob(Shown):
     def _watch(self) -> None:
         error: BaseException | None = None
         try:
-            with driver_errors():
+            with driver_errors(*(output.node for output in self._graph.outputs)):
                 while not self._query.awaitTermination(0.1):
                     self._lease.renew()
                     if self._finished:

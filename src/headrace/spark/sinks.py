@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from headrace.errors import HeadraceError
 from headrace.io.sink import Sink
-from headrace.kernels.rows import failure, rows_of
+from headrace.kernels.rows import FAILURES, failure, rows_of
 from headrace.spark.wire import unpack
 
 
@@ -46,7 +46,7 @@ class Delivery:
             self.function(batch)
         except HeadraceError:
             raise
-        except Exception as error:
+        except FAILURES as error:
             first = next(rows_of(batch.slice(0, 1)), None)
             what = f"a bundle of {batch.num_rows} records, the first"
             raise failure("the function of start(to=…)", error, first, what) from error

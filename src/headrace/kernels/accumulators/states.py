@@ -12,7 +12,7 @@ import pyarrow as pa
 from headrace.errors import StepError
 from headrace.kernels.accumulators.kept import by_group, runs_of
 from headrace.kernels.accumulators.protocol import Numbers
-from headrace.kernels.rows import failure, typed_array
+from headrace.kernels.rows import FAILURES, failure, typed_array
 from headrace.types import type_name
 
 
@@ -48,7 +48,7 @@ class States:
     def _called(self, function: Callable[..., Any], what: str, *args: Any) -> Any:
         try:
             return function(*args)
-        except Exception as error:
+        except FAILURES as error:
             shown = args[-1]
             if isinstance(shown, pa.Array):
                 shown = shown[0].as_py() if len(shown) else None

@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace.errors import StepError
 from headrace.kernels.chain import as_bundle
 from headrace.kernels.columns import as_column, numbers
-from headrace.kernels.rows import failure, pack_rows, rows_of
+from headrace.kernels.rows import FAILURES, failure, pack_rows, rows_of
 from headrace.kernels.scans.compiled import CompiledStep, FailedAt, compiled_step, packed_dtype
 from headrace.kernels.scans.steps import Records, Steps, by_slot
 from headrace.plan.scans import Scan, UserStep
@@ -233,7 +233,7 @@ class UserSteps(Steps):
                 else:
                     result = function(states.get(slot), row)
                 state, outputs = self._result(result)
-            except Exception as error:
+            except FAILURES as error:
                 raise failure(self.label, error, row) from error
             states.set(slot, state)
             given += outputs
@@ -297,7 +297,7 @@ class UserSteps(Steps):
                 if not (isinstance(result, tuple) and len(result) == 2):
                     raise TypeError(f"it returned {type(result).__name__}, not (state, records)")
                 made = None if result[1] is None else as_bundle(result[1], self.what.gives)
-            except Exception as error:
+            except FAILURES as error:
                 raise failure(self.label, error, None, "a batch of one key") from error
             self.states.set(slot, result[0])
             if made is not None and made.num_rows:
@@ -322,7 +322,7 @@ class UserSteps(Steps):
             try:
                 result = self.what.on_timer(self.states.get(slot), _moment(time), timer)
                 state, outputs = self._result(result)
-            except Exception as error:
+            except FAILURES as error:
                 raise failure(self.label, error, _moment(time), "its timer at") from error
             if timer._micros <= time:
                 raise StepError(f"{self.label}: on_timer set the timer to a time that has passed")

@@ -8,16 +8,23 @@ loaded here; so what is loaded is set apart as never being garbage.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import logging
 import os
 import runpy
+import signal
+import threading
+import time
+from collections import Counter
 from typing import Any
 
 import numpy
 
 _LOG = logging.getLogger(__name__)
+_STOPPED = 3
+"""Looks in a row, a second apart, at which a worker must be stopped: Ctrl-Z stops all at once."""
 _KERNELS = ("headrace.spark.host", "headrace.spark.ingress", "headrace.spark.stage")
 
 
@@ -43,7 +50,30 @@ def main() -> None:
         _LOG.debug("Spark's daemon runs as it is: %s", error)
         runpy.run_module("pyspark.daemon", run_name="__main__")
     else:
+        threading.Thread(target=_end_stopped, daemon=True).start()
         manager()
+
+
+def _end_stopped() -> None:
+    """Kill workers that have been stopped for some seconds: Spark would wait for them for ever."""
+    children = f"/proc/self/task/{os.getpid()}/children"
+    looks: Counter[str] = Counter()
+    while os.path.exists(children):
+        time.sleep(1.0)
+        with contextlib.suppress(OSError), open(children) as file:
+            numbers = file.read().split()
+            stopped = [number for number in numbers if _is_stopped(number)]
+            looks = Counter({number: looks[number] + 1 for number in stopped})
+            for number in (n for n in stopped if looks[n] >= _STOPPED):
+                os.kill(int(number), signal.SIGKILL)
+
+
+def _is_stopped(number: str) -> bool:
+    try:
+        with open(f"/proc/{number}/stat") as file:
+            return file.read().rpartition(") ")[2].startswith("T")
+    except OSError:
+        return False
 
 
 def quiet(worker: Any) -> Any:

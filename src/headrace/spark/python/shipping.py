@@ -42,14 +42,12 @@ def _why_not(thing: Any, error: Exception) -> str:
         for function in getattr(step.function, "row_functions", (step.function,)):
             if _travels(function):
                 continue
-            held = (
-                dict(inspect.getclosurevars(function).nonlocals)
-                if inspect.isfunction(function)
-                else {}
-            )
+            held: dict[str, Any] = {}
+            if inspect.isfunction(function):
+                held |= inspect.getclosurevars(function).nonlocals
             code = getattr(function, "__code__", None)
             known = getattr(function, "__globals__", {})
-            held = {**held, **{n: known[n] for n in (code.co_names if code else ()) if n in known}}
+            held |= {n: known[n] for n in (code.co_names if code else ()) if n in known}
             name = next((n for n, value in held.items() if not _travels(value)), None)
             what = "it" if name is None else f"its variable '{name}' ({type(held[name]).__name__})"
             return (
