@@ -21,7 +21,7 @@ from headrace.box.promises import Promises
 from headrace.box.splits import END, Splits
 from headrace.buffers import Buffer
 from headrace.errors import StepError
-from headrace.io.offsets import Followed, Reached
+from headrace.io.offsets import AWAY, Followed, OffsetSource, Reached
 from headrace.io.source import SetAside, Watermark
 from headrace.operators.stores import input_number
 from headrace.plan.sources import Read
@@ -59,6 +59,7 @@ class Ingress:
         wall = self.promises.time_of_day if self.promises.by_clock else wall
         self.arrivals = Arrivals(self.event, self.splits.schema, zone, wall)
         self.readers: list[Reader] = []
+        self.followed: list[OffsetSource] = []
         self.number = self.turn = 0
         """The last: of input that ends, what is to be read before what."""
         self.buffer: Buffer | None = None
@@ -80,12 +81,19 @@ class Ingress:
         """Whether it is read by evaluators, to its end."""
         return self.splits.bounded
 
+    @property
+    def waits(self) -> str:
+        """What it waits for: its server, or what holds the watermark back."""
+        away = any(source.is_away for source in self.followed)
+        return AWAY if away else self.promises.waits
+
     # Beginning and end
 
     def start(self, workers: int) -> None:
         """Find the splits and open the first epoch. The lock is held."""
         splits, saved = self.splits.find(workers), self.splits.saved
         self.readers = [Reader(i, str(i)) for i in range(len(splits))]
+        self.followed = [split.source for split in splits if isinstance(split, Followed)]
         for reader, split in zip(self.readers, splits, strict=True):
             if self.splits.offsets is not None and isinstance(split, Followed):
                 reader.name, reader.position = split.name, split.start

@@ -56,7 +56,7 @@ class Reports:
                         records=i.records,
                         late=i.late.count,
                         ahead=i.late.ahead,
-                        waits=i.promises.waits,
+                        waits=i.waits,
                         watermark=i.promises.promised if i.event is not None else None,
                         idle=i.promises.idle,
                         ended=i.ended,

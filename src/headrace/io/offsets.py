@@ -37,6 +37,8 @@ log = logging.getLogger("headrace")
 Positions = dict[str, Any]
 ANSWER = 10.0
 """How many seconds a server may take to answer when a job starts."""
+AWAY = "the server cannot be reached; the job goes on when it can"
+"""How progress shows a source whose server is away."""
 _POLL = 0.01
 """How long an engine without batches of its own waits before it asks again, in seconds."""
 

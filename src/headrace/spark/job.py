@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import shutil
@@ -19,9 +20,11 @@ import pyarrow as pa
 from headrace.checkpoints.control import Control
 from headrace.checkpoints.lease import Lease
 from headrace.errors import EngineError, HeadraceError
+from headrace.io.offsets import AWAY, ServerSource
 from headrace.jobs import Progress, Shown, SourceProgress, StageProgress
 from headrace.signals import GRACE, Halt, asked_to_stop
 from headrace.spark.graph import Graph, SourceFlow
+from headrace.spark.offsets import away_file
 from headrace.spark.python.failures import carrying, driver_errors
 from headrace.spark.sinks import Delivery
 from headrace.spark.wire import OUTPUT
@@ -91,6 +94,8 @@ class SparkJob(Shown):
         self._query: Any = None
         self._has_frames = any(s.offsets is None for s in graph.sources)
         self._waited_for = 0
+        self._delivering: int | None = None
+        """The thread that runs users' functions on the driver, while it does."""
         self._dropped = False
         """Whether the batch that runs is not to be finished: then its failure is none."""
         self._halt = Halt(self.stop, self._stop_at_once)
@@ -200,6 +205,11 @@ class SparkJob(Shown):
                 "a job with a checkpoint keeps its open windows for the next start, so it cannot "
                 "be drained; call stop()"
             )
+        if threading.get_ident() == self._delivering:
+            # Called by a function of the job itself: it ends after that function returns.
+            halt = functools.partial(self.stop, drain=drain)
+            threading.Thread(target=halt, name="headrace-stop", daemon=True).start()
+            return False
         drain = self._temporary is not None if drain is None else drain
         if self._ended.is_set():
             return self._wait(timeout)
@@ -233,6 +243,7 @@ class SparkJob(Shown):
         """Take the rows that reached the end of a micro-batch. Spark calls it, once or again."""
         with carrying():
             begun = time.perf_counter()
+            self._delivering = threading.get_ident()
             rows = sorted(frame.collect(), key=lambda row: row.place)
             outputs: list[list[bytes]] = [[] for _ in self._deliveries]
             for row in rows:
@@ -247,6 +258,7 @@ class SparkJob(Shown):
             self._busy += time.perf_counter() - begun
             if any(outputs):
                 self._gave.append(batch)
+            self._delivering = None
 
     def _announce(self, batch: int) -> None:
         """Say that sinks are about to commit a batch: after a kill, they may have it or not."""
@@ -317,6 +329,13 @@ class SparkJob(Shown):
         text: str = self._query._jsq.explainInternal(False)
         return text
 
+    def _away(self, source: SourceFlow) -> str:
+        """That a source's server cannot be reached, as the process that asks it says."""
+        if not isinstance(source.offsets, ServerSource):
+            return ""
+        said = self._control.load(away_file(source.number)) or {}
+        return AWAY if said.get("away") else ""
+
     def progress(self) -> Progress:
         """How far it is, and how fast: see ``Progress``."""
         spark = self._query.lastProgress
@@ -367,7 +386,7 @@ class SparkJob(Shown):
                     idle=tuple(i for i, s in enumerate(frontier.live or ()) if s in frontier.idle),
                     ended=frontier.ended,
                     ahead=counted.ahead,
-                    waits=_waits(source, frontier),
+                    waits=self._away(source) or _waits(source, frontier),
                 )
                 for source, counted, frontier in zip(
                     self._graph.sources, self._sources, self._frontiers, strict=True

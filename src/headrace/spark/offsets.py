@@ -109,6 +109,11 @@ class OffsetReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from self.program.load().batches(pickle.loads(partition.value))
 
 
+def away_file(source: int) -> str:
+    """The control file that says whether a source's server can be reached, for progress."""
+    return f"away-{source}.json"
+
+
 class _Planning:
     """The driver's side of a source, in the process that Spark keeps for it."""
 
@@ -119,6 +124,7 @@ class _Planning:
         self.only_now = False
         self.target: Positions | None = None
         self.has_looked = False
+        self.was_away = bool((self.control.load(away_file(plan.number)) or {}).get("away"))
         plan.source.keep_in(f"{plan.folder}/source-{plan.number}")
 
     def initial(self) -> dict[str, Any]:
@@ -140,6 +146,9 @@ class _Planning:
         for name in at:
             if at[name] != before.get(name) or name not in self.activity.last:
                 self.activity.sent(name, now)
+        if source.is_away != self.was_away:
+            self.was_away = source.is_away
+            self.control.save(away_file(self.plan.number), {"away": self.was_away})
         if source.is_away:  # nothing is known of it, which is not silence
             self.activity.pause(now)
         still = [n for n in at if at[n] == before.get(n)]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from headrace import errors
 from headrace.errors import EngineError, HeadraceError, StepError
-from headrace.plan.time import nodes_of
 
 if TYPE_CHECKING:
     from headrace.plan.node import Node
@@ -57,14 +56,14 @@ def driver_errors(*plans: Node) -> Iterator[None]:
         if not _from_spark(error):
             raise
         gist = _gist(error)
-        if _WORKER_ENDED in gist:
-            raise _worker_ended(plans) from None
         full = _DISK.search(_text(error))
         if full is not None:
             raise EngineError(
                 f"Spark could not write to disk: {full.group()}; when it can, start the job again, "
                 "and it goes on from its checkpoint"
-            ) from error
+            ) from None
+        if _WORKER_ENDED in gist:
+            raise _worker_ended(plans) from None
         if re.match(r"\[[A-Z_.]*(OVERFLOW|BY_ZERO|CAST_INVALID|OUT_OF_RANGE|ARRAY_INDEX)", gist):
             raise StepError(f"a step that runs as Spark SQL failed: {gist}") from error
         raise EngineError(f"Spark could not finish the job: {gist}") from error
@@ -105,6 +104,8 @@ def _java_ended(error: Exception) -> EngineError | None:
 
 def _worker_ended(plans: Iterable[Node]) -> StepError:
     """The error of a Python process that ended without a word: nobody knows in which step."""
+    from headrace.plan.time import nodes_of  # light to import without it
+
     steps = [
         f"{node.label} ({node.detail})" for plan in plans for node in nodes_of(plan) if node.python
     ]
