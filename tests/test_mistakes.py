@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+import functools
+import re
+import threading
+from collections.abc import AsyncIterator, Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -13,11 +16,30 @@ import pytest
 
 import headrace as hr
 from headrace import col
+from headrace.hints import EXPRESSION, KEYED, STREAM
 
 TRIPS = hr.from_items([{"fare": 1, "from": 2, "t": 3}])
 ENDLESS = hr.rate(10)
 NAIVE = datetime.datetime(2026, 1, 1)
 AWARE = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+async def awaited(row: Any) -> int:
+    return 1
+
+
+async def yielded(row: Any) -> AsyncIterator[int]:
+    yield 1
+
+
+class Awaited:
+    async def __call__(self, row: Any) -> int:
+        return 1
+
+
+def forgetful(row: Any):  # type: ignore[no-untyped-def]
+    row.fare + 1
+
 
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a reserved word": (lambda: TRIPS.filter("from > 0"), "`from` in backticks"),
@@ -67,6 +89,48 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         "Asia/Tokyo and Europe/Berlin; a pipeline has one",
     ),
     "a zone that is none": (lambda: TRIPS.time_zone("Europe/Berln"), "did you mean"),
+    "async in map": (lambda: TRIPS.map(awaited), "step 2, map: awaited is an async def.*plain def"),
+    "async in a column": (lambda: TRIPS.with_columns(x=awaited), "x=: awaited is an async def"),
+    "async in filter": (lambda: TRIPS.filter(awaited), "awaited is an async def"),
+    "async in flat_map": (lambda: TRIPS.flat_map(yielded), "yielded is an async def"),
+    "async in map_batches": (lambda: TRIPS.map_batches(awaited), "awaited is an async def"),
+    "async in inspect": (lambda: TRIPS.inspect(awaited), "awaited is an async def"),
+    "async in key_by": (lambda: TRIPS.key_by(awaited), "awaited is an async def"),
+    "async in reduce": (lambda: TRIPS.reduce(awaited), "awaited is an async def"),
+    "async in scan": (lambda: TRIPS.key_by("t").scan(awaited, state=0), "awaited is an async def"),
+    "async in start": (lambda: ENDLESS.start(to=awaited), "awaited is an async def"),
+    "an async object": (lambda: TRIPS.map(Awaited()), "Awaited is an async def"),
+    "a partial of async": (lambda: TRIPS.map(functools.partial(awaited)), "is an async def"),
+    "map without return": (
+        lambda: TRIPS.map(forgetful),
+        "map: forgetful returns None.*add a return",
+    ),
+    "a column without return": (lambda: TRIPS.with_columns(x=forgetful), "add a return"),
+    "filter without return": (lambda: ENDLESS.filter(forgetful), "add a return"),
+    "flat_map without return": (lambda: TRIPS.flat_map(forgetful), "add a return"),
+    "a schema without return": (lambda: TRIPS.map(forgetful, schema={"x": "int"}), "add a return"),
+    "always None": (lambda: TRIPS.map(lambda r: None), "returned None for the first .* schema="),
+    "None for a record": (
+        lambda: TRIPS.map(lambda r: None, schema={"x": "int", "y": "int"}).collect(on="box"),
+        "returned None instead of a record of x, y; return one, or use filter or flat_map",
+    ),
+    "checkpoints": (
+        lambda: ENDLESS.start(checkpoints="x"),
+        "start has no option 'checkpoints'; did you mean 'checkpoint'",
+    ),
+    "checkpoints of a sink": (
+        lambda: ENDLESS.write_console().start(checkpoints="x"),  # type: ignore[union-attr]
+        "did you mean 'checkpoint'",
+    ),
+    "checkpoints of several": (
+        lambda: hr.start([ENDLESS], checkpoints="x"),  # type: ignore[call-arg]
+        "did you mean 'checkpoint'",
+    ),
+    "engine": (lambda: TRIPS.collect(engine="box"), "collect has no option 'engine'; use on="),
+    "limit of a stream": (
+        lambda: ENDLESS.limit(3).start(on="box"),
+        r"step 2, limit: it needs the whole input.*write_console\(\).start\(\)",
+    ),
     "a zone too late": (lambda: TRIPS.filter("t > 0").time_zone("UTC"), "right after the source"),
 }
 
@@ -87,6 +151,17 @@ BROUGHT: dict[str, tuple[Any, str, str]] = {
     "orderBy": (TRIPS, "orderBy", "sort"),
     "isin": (col("a"), "isin", "is_in"),
     "avg": (hr, "avg", "hr.mean"),
+    "pivot": (TRIPS, "pivot", r"group_by\('day'\).agg\(east=hr.sum"),
+    "melt": (TRIPS, "melt", "flat_map"),
+    "dropna": (TRIPS, "dropna", "is_not_null"),
+    "fill_null": (TRIPS, "fill_null", "with_columns"),
+    "value_counts": (TRIPS, "value_counts", r"group_by\('column'\).count"),
+    "rolling": (TRIPS, "rolling", "hr.sliding"),
+    "cum_sum": (TRIPS, "cum_sum", "running"),
+    "join_asof": (TRIPS, "join_asof", "join_within"),
+    "sink_parquet": (TRIPS, "sink_parquet", "write_parquet"),
+    "keyed pivot": (TRIPS.group_by("t"), "pivot", "hr.sum"),
+    "event_time after key_by": (TRIPS.key_by("t"), "event_time", "right after the source, before"),
     "keyed collect": (TRIPS.key_by("t"), "collect", "agg"),
     "grouped to_pandas": (TRIPS.group_by("t"), "to_pandas", "agg"),
     "a near miss": (TRIPS, "filtre", "did you mean 'filter'"),
@@ -100,6 +175,103 @@ def test_a_name_from_elsewhere_is_answered_with_ours(name: str) -> None:
     with pytest.raises(AttributeError, match=words):
         getattr(thing, attribute)
     assert not hasattr(thing, attribute)
+
+
+def test_what_a_hint_says_to_use_exists() -> None:
+    for hints, kind in ((STREAM, hr.Stream), (KEYED, hr.KeyedStream), (EXPRESSION, hr.Expr)):
+        for name, hint in hints.items():
+            assert not hasattr(kind, name), f"{kind.__name__} has {name}; drop its hint"
+            for method in re.findall(r"\b(?:use|or) ([a-z_]+)\(", hint):
+                assert hasattr(hr.Stream, method) or hasattr(kind, method), (name, method)
+            for function in re.findall(r"\bhr\.([a-z_]+)", hint):
+                assert hasattr(hr, function), (name, function)
+
+
+def test_what_the_hint_at_pivot_says_works() -> None:
+    trips = hr.from_items(
+        [{"day": 1, "zone": "east", "fare": 2}, {"day": 1, "zone": "w", "fare": 3}]
+    )
+    pivoted = trips.group_by("day").agg(east=hr.sum("if(zone = 'east', fare, 0)"))
+    assert pivoted.to_list(on="box") == [(1, 2)]
+
+
+NO_COLLECTION: dict[str, tuple[Callable[[], Any], str]] = {
+    "a column": (lambda: TRIPS["fare"], r"use select\('fare'\), or col\('fare'\)"),
+    "columns": (lambda: TRIPS[["fare", "t"]], r"use select\('fare', 't'\)"),
+    "a condition": (lambda: TRIPS[col("fare") > 1], r"use filter\(condition\)"),
+    "a slice": (lambda: TRIPS[:3], r"use limit\(n\)"),
+    "its length": (lambda: len(TRIPS), r"no length.*use count\(\)"),
+    "its rows": (lambda: [row.fare for row in TRIPS], r"use to_list\(\), collect\(\) or for_each"),
+    "a list": (lambda: list(TRIPS), r"use to_list\(\)"),
+    "a name": (lambda: "fare" in TRIPS, r"\.columns for the names"),
+    "the column of groups": (lambda: TRIPS.key_by("t")["fare"], r"agg\(n=hr.count\(\)\)"),
+    "the rows of groups": (lambda: list(TRIPS.key_by("t")), r"agg\(n=hr.count\(\)\)"),
+}
+
+
+@pytest.mark.parametrize("name", NO_COLLECTION)
+def test_a_stream_is_no_collection_and_says_what_to_use(name: str) -> None:
+    make, words = NO_COLLECTION[name]
+    with pytest.raises(TypeError, match=words):
+        make()
+    assert TRIPS  # as true as any other object
+
+
+@pytest.mark.parametrize("method", ["map", "with_columns", "filter", "flat_map"])
+def test_a_function_that_cannot_be_sent_is_named_with_its_variable(
+    spark_engine: hr.Spark, method: str
+) -> None:
+    lock = threading.Lock()
+
+    def locked(row: Any) -> int:
+        with lock:
+            return int(row.fare)
+
+    streams = {
+        "map": lambda: TRIPS.map(locked),
+        "with_columns": lambda: TRIPS.with_columns(x=locked),
+        "filter": lambda: TRIPS.filter(locked),
+        "flat_map": lambda: TRIPS.flat_map(lambda r: [locked(r)], schema="bigint"),
+    }
+    words = r"step 2, .*cannot be sent to Spark's workers, for its variable '(lock|locked)'"
+    with pytest.raises(hr.PlanError, match=words):
+        streams[method]().collect(on=spark_engine)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("x,a,2026-01-01", "line 3: column 'id': 'x' is not a bigint"),
+        ("2,a,yesterday", "line 3: column 'at': 'yesterday' cannot be cast to timestamp"),
+    ],
+)
+def test_a_bad_row_of_csv_names_the_column(
+    engine: Any, tmp_path: Path, line: str, words: str
+) -> None:
+    (tmp_path / "a.csv").write_text(f"id,zone,at\n1,a,2026-01-01\n{line}\n")
+    schema = {"id": "bigint", "zone": "string", "at": "timestamp"}
+    with pytest.raises(hr.BadRecord, match=words):
+        hr.read_csv(tmp_path / "a.csv", schema=schema).collect(on=engine)
+
+
+@pytest.mark.parametrize("what", ["redis", "kafka"])
+def test_a_server_that_cannot_be_reached_fails_the_start(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.io.kafka.ANSWER", 1.0)
+    pytest.importorskip({"redis": "redis", "kafka": "confluent_kafka"}[what])
+    where: dict[str, str] = {
+        "redis": "redis://localhost:1",
+        "kafka": "localhost:1",
+    }
+    option = {"redis": "url", "kafka": "servers"}[what]
+    server = {option: where[what]}
+    words = f"x at localhost:1 cannot be reached: .*is {what.title()} running there.* {option}="
+    source = getattr(hr, f"read_{what}")("x", schema={"n": "bigint"}, **server)
+    with pytest.raises(hr.EngineError, match=words):
+        source.start(on="box").wait(60)
+    with pytest.raises(hr.EngineError, match=words):
+        getattr(ENDLESS, f"write_{what}")("x", **server).start(on="box").wait(60)
 
 
 def test_what_a_windowed_stream_lacks_is_answered_too() -> None:

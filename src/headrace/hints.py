@@ -118,7 +118,7 @@ STREAM = {
     "loc": "use limit(n), filter(condition) or select('column')",
     "shape": "use count() for the records and columns for the names",
     "height": "use count()",
-    "width": "use len(stream.columns)",
+    "width": "it is len(stream.columns)",
     "collect_schema": "see its schema",
     "lazy": "a stream is lazy already; collect() computes it",
     "pipe": "call the function itself: function(stream)",

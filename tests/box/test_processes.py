@@ -95,11 +95,32 @@ def dies(n: int) -> int:
     return n
 
 
-def test_a_process_that_dies_fails_the_job():
-    with pytest.raises(
-        hr.StepError, match=r"map \(dies\): the process that ran it ended .signal 9"
-    ):
-        hr.from_items(range(10)).map(dies).collect(on=FORCED)
+def exits(n: int) -> int:
+    os._exit(3)
+
+
+def stops(n: int) -> int:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return n
+
+
+def crashes(n: int) -> int:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    return n
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (dies, r"map \(dies\): its worker process was killed \(SIGKILL\).*memory"),
+        (exits, r"map \(exits\): its worker process ended with exit code 3.*os\._exit"),
+        (stops, r"map \(stops\): its worker process was stopped \(SIGSTOP\)"),
+        (crashes, r"map \(crashes\): its worker process crashed \(SIGSEGV\)"),
+    ],
+)
+def test_a_process_that_dies_fails_the_job(function, words):
+    with pytest.raises(hr.StepError, match=words):
+        hr.from_items(range(10)).map(function).collect(on=FORCED)
 
 
 def test_a_job_that_is_stopped_ends_its_processes():

@@ -201,6 +201,29 @@ def test_mistakes_are_told_in_a_sentence(capsys, arguments, message):
     assert "Traceback" not in error
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "x = (1,",
+            "cannot be read as Python: SyntaxError: '(' was never closed\n  at {}:2: x = (1,",
+        ),
+        (
+            "x = unknown",
+            "failed: NameError: name 'unknown' is not defined\n  at {}:2 in <module>: x =",
+        ),
+        ("import nowhere", "failed: ModuleNotFoundError: No module named 'nowhere'\n  at {}:2 in"),
+    ],
+)
+def test_a_file_that_python_cannot_run_shows_its_line(capsys, tmp_path, text, message):
+    script = tmp_path / "job.py"
+    script.write_text(f"import headrace as hr\n{text}\n")
+    assert main(["run", str(script)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"headrace: {script} {message.format(script)}")
+    assert "Traceback" not in error
+
+
 def test_a_file_without_a_stream_is_refused(capsys, tmp_path):
     script = tmp_path / "job.py"
     script.write_text("import headrace as hr\n")

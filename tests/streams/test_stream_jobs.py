@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import headrace as hr
 from headrace import testing
 from headrace.box import manifest
 from headrace.checkpoints import control
+from headrace.io import folder as folder_source
+from headrace.io.parquet import ParquetSink
 from tests.conftest import tuples
 from tests.streams.conftest import drop
 from tests.streams.test_stream_sources import until
@@ -281,8 +284,47 @@ def test_any_streaming_dataframe(spark_engine: hr.Spark, tmp_path: Path) -> None
 
 def test_a_checkpoint_that_cannot_be_made_is_told(engine: Any) -> None:
     stream = testing.script([testing.records({"v": 0})], bounded=False, ends=True)
-    with pytest.raises(hr.EngineError, match=r"cannot be made: .* give another folder"):
+    with pytest.raises(hr.EngineError, match=r"cannot be written: .* give a folder"):
         stream.start(on=engine, checkpoint="/proc/headrace")
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_an_output_that_cannot_be_written_is_told(engine: Any, bounded: bool) -> None:
+    items = [testing.records({"v": 0})]
+    stream = hr.from_items([1]) if bounded else testing.script(items, bounded=False, ends=True)
+    words = "the output folder '/proc/headrace' cannot be written: .*write access"
+    with pytest.raises(hr.EngineError, match=words):
+        stream.start(on=engine, to=ParquetSink("/proc/headrace")).wait(60)
+
+
+def test_a_full_disk_beside_a_followed_folder_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines(tmp_path / "in", 0, 5)
+
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(folder_source, "replace_file", full)
+    stream = hr.read_json(tmp_path / "in", follow=True)
+    words = "the checkpoint's list of files .* cannot be written: No space left"
+    with pytest.raises(hr.EngineError, match=words):
+        stream.start(on="box", to=print, checkpoint=tmp_path / "state").wait(60)
+
+
+def test_a_function_may_stop_its_own_job(engine: Any, tmp_path: Path) -> None:
+    for checkpoint in (None, tmp_path / "state"):
+        started: list[hr.Job] = []
+        begun = threading.Event()
+
+        def stop(batch: Any, begun: Any = begun, started: Any = started) -> None:
+            begun.wait()
+            started[0].stop()
+
+        started.append(hr.rate(100).start(on=engine, to=stop, checkpoint=checkpoint))
+        begun.set()
+        assert started[0].wait(60)
+        assert not started[0].running
 
 
 def test_a_full_disk_is_told_and_nothing_is_lost(

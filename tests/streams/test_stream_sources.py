@@ -189,8 +189,10 @@ def test_a_server_that_goes_away_and_comes_back(engine: Any, redis_url: str) -> 
         road.cut()
         link.xadd(name, {"n": 5})
         until(job, lambda: road.refused > 2)
+        until(job, lambda: "cannot be reached" in job.progress().sources[0].waits)
         road.mend()
         until(job, lambda: job.result().num_rows == 6)
+        assert not job.progress().sources[0].waits
         job.stop()
     assert sorted(job.result()["n"].to_pylist()) == list(range(6))
 
