@@ -66,7 +66,7 @@ def column_names(what: Any, where: str) -> list[str]:
     return names
 
 
-def user_line() -> tuple[str, int]:
+def calling_line() -> tuple[str, int]:
     """The file and line outside this package that called it."""
     package = os.path.dirname(__file__) + os.sep
     frame = sys._getframe(1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from headrace.building import column_names, user_line
+from headrace.building import calling_line, column_names
 from headrace.engines import resolve
 from headrace.errors import PlanError
 from headrace.hints import keywords
@@ -136,7 +136,7 @@ class Output:
     def __init__(self, stream: Stream, sink: Sink, on: Any = None, label: str = "write") -> None:
         self.stream, self.sink, self.on = stream, sink, on
         self._unstarted = weakref.finalize(
-            self, _warn_unstarted, f"{label}: the output to {name_of(sink)}", *user_line()
+            self, _warn_unstarted, f"{label}: the output to {name_of(sink)}", *calling_line()
         )
 
     def __repr__(self) -> str:
