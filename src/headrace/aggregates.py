@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from sqlglot import exp
@@ -17,13 +17,19 @@ from sqlglot import exp
 from headrace.errors import PlanError
 from headrace.expressions import Expr, col, to_column
 from headrace.sizes import is_whole
-from headrace.trees import Dialect
+from headrace.trees import AggregateCall, Dialect
 from headrace.types import to_type
 
 
-@dataclass(frozen=True)
-class Aggregate:
-    """An aggregate of some expressions, not yet bound to a stream."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Aggregate(Expr):
+    """An aggregate of some expressions, not yet bound to a stream.
+
+    It is an expression, so ``agg`` also computes results from several:
+
+    >>> max("fare") - min("fare")
+    Expr(max(fare) - min(fare))
+    """
 
     kind: str
     inputs: tuple[exp.Expr, ...] = ()
@@ -36,6 +42,13 @@ class Aggregate:
     """Columns that Python functions of a row compute first, under these names."""
     down: tuple[bool, ...] = ()
     """Of whole records by rank: for each of the last inputs, whether its largest come first."""
+
+    @property
+    def tree(self) -> exp.Expr:  # type: ignore[override]
+        return AggregateCall(this=self)
+
+    def __reduce__(self) -> Any:
+        return Aggregate, tuple(getattr(self, field.name) for field in fields(self))
 
     @property
     def is_ordered(self) -> bool:
@@ -105,7 +118,7 @@ _NUMBERS = itertools.count()
 
 
 def _column(kind: str, what: Any) -> Expr:
-    if not isinstance(what, (str, Expr)):
+    if not isinstance(what, (str, Expr)) or isinstance(what, Aggregate):
         raise PlanError(f"{kind}({what!r}): give a column's name or an expression")
     try:
         return to_column(what)

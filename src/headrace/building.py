@@ -6,14 +6,21 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from sqlglot import exp
 
 from headrace.aggregates import Aggregate
 from headrace.errors import HeadraceError, PlanError, nearest
+from headrace.expressions import Expr, col
+from headrace.plan.prune import columns_of
+from headrace.trees import AggregateCall
 from headrace.types import type_name
+
+if TYPE_CHECKING:
+    from headrace.stream import Stream
 
 
 class Building:
@@ -31,29 +38,75 @@ class Building:
             raise type(error)(f"{self.label}: {error}") from error.__cause__
 
 
-def named_aggregates(
-    aggregates: tuple[Aggregate, ...], named: dict[str, Aggregate]
-) -> list[tuple[str, Aggregate]]:
-    found: list[tuple[str, Aggregate]] = []
-    for aggregate in aggregates:
-        if not isinstance(aggregate, Aggregate):
-            raise PlanError(f"{aggregate!r} is not an aggregate; use hr.count(), hr.sum('x'), …")
-        parts = [aggregate.user.name if aggregate.user else aggregate.kind]
-        parts += [t.name for t in aggregate.inputs if isinstance(t, exp.Column)]
-        found.append(("_".join(parts), aggregate))
-    for name, aggregate in named.items():
-        if not isinstance(aggregate, Aggregate):
-            raise PlanError(
-                f"{name}={aggregate!r} is not an aggregate; use hr.count(), hr.sum('x'), …"
-            )
-        found.append((name, aggregate))
+@dataclass(frozen=True)
+class Results:
+    """What ``agg`` computes: aggregates, and results that are expressions of several of them."""
+
+    aggregates: list[tuple[str, Aggregate]]
+    """Each under its result's name, or under a hidden one where an expression reads it."""
+    columns: list[tuple[str, exp.Expr]]
+    """The results in order, as expressions over the aggregates' names."""
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.columns]
+
+    def of(self, stream: Stream) -> Stream:
+        """The results beside the other columns, from a stream that has the aggregates."""
+        if self.names == [name for name, _ in self.aggregates]:
+            return stream
+        hidden = {name for name, _ in self.aggregates}
+        kept = [(n, col(n).tree) for n in stream.columns if n not in hidden]
+        for name in columns_of(tree for _, tree in self.columns):
+            if name not in stream.columns:
+                raise PlanError(
+                    f"'{name}' is neither a key nor inside an aggregate; aggregate it, as in "
+                    f"hr.max('{name}')"
+                )
+        return stream._project([*kept, *self.columns], "select", stream.node.step + 1)
+
+
+def named_aggregates(aggregates: tuple[Any, ...], named: dict[str, Any]) -> Results:
+    found: list[tuple[str, exp.Expr]] = []
+    for what in aggregates:
+        tree = _aggregate_tree(what, repr(what))
+        if isinstance(tree, exp.Alias):
+            found.append((tree.alias, tree.this))
+        elif isinstance(what, Aggregate):
+            parts = [what.user.name if what.user else what.kind]
+            parts += [t.name for t in what.inputs if isinstance(t, exp.Column)]
+            found.append(("_".join(parts), tree))
+        else:
+            raise PlanError(f"{what!r} needs a name, as in agg(spread=hr.max('x') - hr.min('x'))")
+    for name, what in named.items():
+        found.append((name, _aggregate_tree(what, f"{name}={what!r}").unalias()))
     if not found:
         raise PlanError("agg needs at least one aggregate, such as n=hr.count()")
     names = [n for n, _ in found]
     twice = [n for n in names if names.count(n) > 1]
     if twice:
         raise PlanError(f"two aggregates are called '{twice[0]}'")
-    return found
+    computed: list[tuple[str, Aggregate]] = []
+    columns = []
+    for name, tree in found:
+        if isinstance(tree, AggregateCall):
+            computed.append((name, tree.this))
+            columns.append((name, col(name).tree))
+            continue
+        for call in list(tree.find_all(AggregateCall)):
+            hidden = f"_{name}_{len(computed)}"
+            computed.append((hidden, call.this))
+            call.replace(col(hidden).tree)
+        columns.append((name, tree))
+    return Results(computed, columns)
+
+
+def _aggregate_tree(what: Any, shown: str) -> exp.Expr:
+    """A copy of the tree of an aggregate, or of an expression of aggregates."""
+    tree = what.tree.copy() if isinstance(what, Expr) else None
+    if tree is None or tree.find(AggregateCall) is None:
+        raise PlanError(f"{shown} is not an aggregate; use hr.count(), hr.sum('x'), …")
+    return tree
 
 
 def column_names(what: Any, where: str) -> list[str]:

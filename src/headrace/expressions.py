@@ -10,11 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 from sqlglot import exp
 
 from headrace.errors import PlanError
 from headrace.hints import EXPRESSION, Hinted
 from headrace.trees import Dialect, cast_to, literal, parse
+
+
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+_PARENTHESES = (
+    "& and | bind more tightly than comparisons in Python; add parentheses around each comparison: "
+    '(col("x") > 1) & (col("y") > 0)'
+)
 
 
 def call(name: str, *args: Any) -> Expr:
@@ -23,9 +31,13 @@ def call(name: str, *args: Any) -> Expr:
 
 
 def _tree(value: Any) -> exp.Expr:
-    if isinstance(value, Then):
-        value = value.otherwise(None)
-    return value.tree.copy() if isinstance(value, Expr) else literal(value)
+    if isinstance(value, Condition):
+        raise PlanError(_NO_THEN)
+    if not isinstance(value, Expr):
+        return literal(value)
+    # A tree has one parent. The first expression made of it takes it as it is, so that a chain of
+    # thousands of terms is not copied at each of them.
+    return value.tree if value.tree.parent is None else value.tree.copy()
 
 
 def _wrap(tree: exp.Expr) -> exp.Expr:
@@ -41,10 +53,10 @@ def to_expr(what: Any) -> Expr:
     """An expression from an ``Expr``, or from text in SQL."""
     if isinstance(what, Expr):
         return what
-    if isinstance(what, Then):
-        return what.otherwise(None)
     if isinstance(what, str):
         return Expr(parse(what))
+    if isinstance(what, Condition):
+        raise PlanError(_NO_THEN)
     raise PlanError(f"an expression was expected, not {what!r}; use col('x') or SQL text")
 
 
@@ -72,6 +84,11 @@ class Expr(Hinted):
     __hash__ = None  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
+        if isinstance(self.tree, _COMPARISONS) and any(
+            isinstance(side.unnest(), (exp.And, exp.Or))
+            for side in (self.tree.this, self.tree.expression)
+        ):
+            raise PlanError(_PARENTHESES)
         raise PlanError(
             "an expression has no truth value here; use & | ~ instead of and, or, not, and "
             "is_in([…]) instead of in"
@@ -81,10 +98,17 @@ class Expr(Hinted):
         raise PlanError("an expression cannot be iterated; flat_map makes a record of each element")
 
     def _binary(self, kind: type[exp.Binary], other: Any, swap: bool = False) -> Expr:
-        left, right = _wrap(self.tree.copy()), _wrap(_tree(other))
+        left, right = _tree(self), _tree(other)
         if swap:
             left, right = right, left
-        return Expr(kind(this=left, expression=right))
+        # A chain of the same connective needs no parentheses, and so does not nest.
+        chained = kind in (exp.And, exp.Or) and type(left) is kind
+        return Expr(kind(this=left if chained else _wrap(left), expression=_wrap(right)))
+
+    def _connect(self, kind: type[exp.Connector], other: Any, swap: bool = False) -> Expr:
+        if not (other is None or isinstance(other, (Expr, bool, np.bool_))):
+            raise PlanError(_PARENTHESES)
+        return self._binary(kind, other, swap)
 
     def _call(self, name: str, *args: Any) -> Expr:
         return call(name, self, *args)
@@ -164,16 +188,16 @@ class Expr(Hinted):
 
     # logic
     def __and__(self, other: Any) -> Expr:
-        return self._binary(exp.And, other)
+        return self._connect(exp.And, other)
 
     def __rand__(self, other: Any) -> Expr:
-        return self._binary(exp.And, other, swap=True)
+        return self._connect(exp.And, other, swap=True)
 
     def __or__(self, other: Any) -> Expr:
-        return self._binary(exp.Or, other)
+        return self._connect(exp.Or, other)
 
     def __ror__(self, other: Any) -> Expr:
-        return self._binary(exp.Or, other, swap=True)
+        return self._connect(exp.Or, other, swap=True)
 
     def __invert__(self) -> Expr:
         return Expr(exp.Not(this=_wrap(self.tree.copy())))
@@ -397,7 +421,7 @@ def col(name: str) -> Expr:
 
 def lit(value: Any) -> Expr:
     """A constant."""
-    return Expr(literal(value))
+    return Expr(_tree(value))
 
 
 def sql(text: str) -> Expr:
@@ -418,21 +442,28 @@ class Condition:
         return Then((*self._ifs, (self._condition, value)))
 
 
-class Then:
-    """After ``.then``: another ``.when``, or the end of the choice, which is null without one."""
+class Then(Expr):
+    """After ``.then``: null where no condition holds, unless ``.when`` or ``.otherwise`` follows."""
 
     __slots__ = ("_ifs",)
 
     def __init__(self, ifs: tuple[tuple[Expr, Any], ...]) -> None:
         self._ifs = ifs
+        super().__init__(_case(ifs))
 
     def when(self, condition: Any) -> Condition:
         return Condition(to_expr(condition), self._ifs)
 
     def otherwise(self, value: Any) -> Expr:
         """The value where no condition holds; ``otherwise(None)`` for null."""
-        ifs = [exp.If(this=c.tree.copy(), true=_tree(v)) for c, v in self._ifs]
-        return Expr(exp.Case(ifs=ifs, default=_tree(value)))
+        return Expr(_case(self._ifs, default=_tree(value)))
+
+
+def _case(ifs: tuple[tuple[Expr, Any], ...], **default: exp.Expr) -> exp.Case:
+    return exp.Case(ifs=[exp.If(this=c.tree.copy(), true=_tree(v)) for c, v in ifs], **default)
+
+
+_NO_THEN = "when(…) has no value yet; say .then(value) after it"
 
 
 def when(condition: Any) -> Condition:

@@ -38,18 +38,21 @@ class Gathered(Hinted, NotACollection):
     """The columns of a record as a function sees it, without keys that functions computed."""
     kind: AnyWindow | CountWindow | None = None
 
-    def agg(self, *aggregates: Aggregate, **named: Aggregate) -> Stream:
-        """Aggregates of each: ``agg(n=hr.count(), mean=hr.mean("fare"))``."""
+    def agg(self, *aggregates: Expr, **named: Expr) -> Stream:
+        """Aggregates of each: ``agg(n=hr.count(), mean=hr.mean("fare"))``.
+
+        A result may be an expression of several: ``agg(spread=hr.max("x") - hr.min("x"))``.
+        """
         with self.stream._building("agg") as at:
-            found = named_aggregates(aggregates, named)
+            results = named_aggregates(aggregates, named)
             keys = [n for n, _ in self.keys]
-            for name, _ in found:
+            for name in results.names:
                 if name in keys:
                     raise PlanError(f"'{name}' is a key; name the aggregate otherwise")
                 if name in self._times:
                     whose = "the window's" if name in (START, END, NUMBER) else "the event time"
                     raise PlanError(f"'{name}' is {whose}; name the aggregate otherwise")
-            return self._grouped(found, "agg", at.step)
+            return results.of(self._grouped(results.aggregates, "agg", at.step))
 
     def count(self, name: str = "count") -> Stream:
         """How many records each has."""

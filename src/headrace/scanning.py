@@ -108,7 +108,7 @@ class Scanning:
         """
         return self._user_scan("scan_batches", step, state, schema, order, ttl, (), None)
 
-    def running(self, *aggregates: Aggregate, **named: Aggregate) -> Stream:
+    def running(self, *aggregates: Expr, **named: Expr) -> Stream:
         """Every record with aggregates of its key so far: ``running(total=hr.sum("x"))``.
 
         By event time where there is one, else as records come. It has ``count``, ``sum``,
@@ -120,13 +120,18 @@ class Scanning:
         with stream._building("running") as at:
             if not aggregates and not named:
                 raise PlanError("running needs at least one aggregate, such as n=hr.count()")
-            found = named_aggregates(aggregates, named)
+            results = named_aggregates(aggregates, named)
+            for name in results.names:
+                if name in stream.schema.names:
+                    raise PlanError(f"there is a column '{name}' already; name it otherwise")
+            found = results.aggregates
             if any(aggregate.functions for _, aggregate in found):
                 raise PlanError("running takes columns and expressions; compute with map before")
             bound = tuple((name, a.bound(stream.schema.names)) for name, a in found)
             zone = zone_of(stream.node)
             new = [pa.field(n, running_type(a, stream.schema, zone)) for n, a in bound]
-            return _with_columns(stream, keys, RunningStep(bound), new, "running", at.step)
+            step = RunningStep(bound)
+            return results.of(_with_columns(stream, keys, step, new, "running", at.step))
 
     def lag(self, by: int = 1, **columns: str) -> Stream:
         """Every record with columns of the one before it of its key: ``lag(before="price")``.

@@ -12,7 +12,7 @@ from sqlglot import exp
 
 from headrace.building import Building
 from headrace.errors import PlanError, nearest
-from headrace.expressions import Expr, col, to_expr
+from headrace.expressions import Expr, col, lit, to_expr
 from headrace.functions import refuse_async, refuse_no_return, returned_type
 from headrace.kernels.aggregate import compile_aggregation
 from headrace.kernels.chain import compile_chain, compile_step
@@ -25,7 +25,7 @@ from headrace.plan.node import Named, Narrow, Node
 from headrace.plan.rows import MapRows, Project
 from headrace.plan.sources import Read
 from headrace.plan.time import END, START, clock_needed, is_bounded, zone_of
-from headrace.trees import literal
+from headrace.trees import AggregateCall
 from headrace.types import normal_batch, unique_names
 from headrace.windows import AnyWindow
 
@@ -103,6 +103,8 @@ class Steps:
                 functions[name] = what
             elif isinstance(what, (str, Expr)):
                 tree = to_expr(what).tree
+                if tree.find(AggregateCall) is not None:
+                    raise PlanError(f"{what!r} is an aggregate; use it in group_by(…).agg(…)")
                 default = tree.name if isinstance(tree, exp.Column) else tree.sql(dialect="spark")
                 items.append(self._named(default, tree))
             else:
@@ -119,7 +121,7 @@ class Steps:
             elif isinstance(what, str):
                 items.append((name, to_expr(what).tree))
             else:
-                items.append((name, literal(what)))
+                items.append((name, lit(what).tree))
         # A function's column goes by its own name, unless the stream has that one already.
         computed = {n: f"_{n}" if n in self.schema.names else n for n in functions}
         items += [(n, col(computed[n]).tree) for n in functions]

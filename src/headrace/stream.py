@@ -276,10 +276,14 @@ class Stream(
             stream._group(tuple(items), (), method, at.step)  # refuses types that have no equality
             return keyed
 
-    def agg(self, *aggregates: Aggregate, **named: Aggregate) -> Stream:
-        """Aggregates of all records, as one record."""
+    def agg(self, *aggregates: Expr, **named: Expr) -> Stream:
+        """Aggregates of all records, as one record.
+
+        A result may be an expression of several: ``agg(spread=hr.max("x") - hr.min("x"))``.
+        """
         with self._building("agg") as at:
-            return self._group((), named_aggregates(aggregates, named), "agg", at.step)
+            results = named_aggregates(aggregates, named)
+            return results.of(self._group((), results.aggregates, "agg", at.step))
 
     def distinct(self, *columns: str) -> Stream:
         """The different records, or the different values of some columns."""

@@ -20,6 +20,12 @@ MAX_DIGITS = 38
 """Of a decimal, as Spark has it."""
 
 
+class AggregateCall(exp.Expression):
+    """An aggregate inside an expression, as in ``hr.max("x") - hr.min("x")``."""
+
+    arg_types = {"this": True}  # noqa: RUF012
+
+
 class Dialect(_Spark):
     """Spark SQL with functions kept as they were written, so that none is translated on the way."""
 
@@ -34,6 +40,11 @@ class Dialect(_Spark):
         STRICT_CAST = True
 
     class Generator(_Spark.Generator):  # type: ignore[valid-type, misc]
+        TRANSFORMS = {  # noqa: RUF012
+            **_Spark.Generator.TRANSFORMS,
+            AggregateCall: lambda self, tree: repr(tree.this),
+        }
+
         def identifier_sql(self, expression: exp.Identifier) -> str:
             name = expression.name
             if self.identify or expression.args.get("quoted"):
@@ -53,6 +64,11 @@ def parse(text: str) -> exp.Expr:
         tree = sqlglot.parse_one(text, dialect=Dialect)
     except SqlglotError as error:
         raise PlanError(f"cannot read the expression {text!r}: {_fault(text, error)}") from None
+    except RecursionError:
+        raise PlanError(
+            f"the expression '{text[:40]}…' is nested too deep to read; compute parts of it in "
+            "with_columns steps before"
+        ) from None
     if isinstance(tree, (exp.Query, exp.DDL, exp.Command)):
         raise PlanError(f"{text!r} is a statement; an expression was expected, such as 'x + 1'")
     return tree
@@ -102,8 +118,6 @@ def literal(value: Any) -> exp.Expr:
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
             raise PlanError(f"the number {value} does not fit a bigint")
-        if value == -(2**63):
-            return cast_to(exp.Literal.string(str(value)), "BIGINT")
         number = exp.Literal.number(str(abs(value)))
         return exp.Neg(this=number) if value < 0 else number
     if isinstance(value, float):

@@ -221,8 +221,10 @@ def normal_type(kind: pa.DataType) -> pa.DataType:
         return pa.int16()
     if t.is_uint16(kind):
         return pa.int32()
-    if t.is_uint32(kind) or t.is_uint64(kind):
+    if t.is_uint32(kind):
         return pa.int64()
+    if t.is_uint64(kind):
+        return pa.decimal128(20, 0)
     if t.is_float16(kind):
         return pa.float32()
     if t.is_date64(kind):

@@ -143,3 +143,44 @@ def test_a_failing_aggregate_is_told(engine):
 def test_null_is_a_key(rows):
     stream = hr.from_items([1, 2]).group_by(k=hr.lit(None)).agg(n=hr.count())
     assert rows(stream) == [(None, 2)]
+
+
+def test_a_result_may_be_an_expression_of_several_aggregates(rows):
+    got = results(
+        rows,
+        spread=hr.max("v") - hr.min("v"),
+        n=hr.count(),
+        mean=(hr.sum("v") / hr.count()).round(3),
+        label=hr.when(hr.count() > 6666).then("many"),
+        scaled=hr.coalesce(hr.max("v"), 0) * 2 + hr.col("k"),
+    )
+    for k in range(3):
+        values = by_key(k)
+        assert got[k] == (
+            max(values) - min(values),
+            len(values),
+            round(sum(values) / len(values), 3),
+            "many" if len(values) > 6666 else None,
+            max(values) * 2 + k,
+        )
+
+
+def test_expressions_of_aggregates_without_a_key_and_by_position(rows):
+    stream = hr.from_arrow(TABLE)
+    spread = (hr.max("v") - hr.min("v")).alias("spread")
+    assert rows(stream.agg(spread, hr.count().alias("n"))) == [
+        (max(NUMBERS) - min(NUMBERS), len(NUMBERS))
+    ]
+
+
+def test_expressions_of_aggregates_in_count_windows_and_running(rows):
+    stream = hr.from_items([{"k": "a", "v": v} for v in (3, 1, 4, 1, 5, 9)])
+    spread = {"spread": hr.max("v") - hr.min("v")}
+    assert rows(stream.key_by("k").window(hr.count_window(3)).agg(**spread)) == [
+        ("a", 0, 3),
+        ("a", 1, 8),
+    ]
+    running = rows(stream.key_by("k").running(**spread))
+    assert sorted(running) == sorted(
+        [("a", 3, 0), ("a", 1, 2), ("a", 4, 3), ("a", 1, 3), ("a", 5, 4), ("a", 9, 8)]
+    )

@@ -101,6 +101,12 @@ PIPELINES: dict[str, Pipeline] = {
     "tumbling": lambda s, _: s.key_by("k").window(hr.tumbling("4s")).agg(
         n=hr.count(), total=hr.sum("v"), mean=hr.mean("v"), low=hr.min("v"), sd=hr.std("v")
     ),
+    "tumbling, an expression of aggregates": lambda s, _: s.key_by("k").window(
+        hr.tumbling("4s")
+    ).agg(spread=hr.max("v") - hr.min("v"), share=hr.sum("v") / (hr.count() + 1)),
+    "sliding, an expression of aggregates": lambda s, _: s.key_by("k").window(
+        hr.sliding("9s", every="3s")
+    ).agg(spread=(hr.max("v") - hr.min("v")).fill_null(-1)),
     "tumbling, one number": lambda s, _: s.key_by("v").window(hr.tumbling("4s")).count(),
     "tumbling, no key": lambda s, _: s.window(hr.tumbling("4s", offset="1s")).agg(n=hr.count("v")),
     "sliding": lambda s, _: s.key_by("k").window(hr.sliding("9s", every="3s")).agg(n=hr.count()),

@@ -26,8 +26,17 @@ from headrace.kernels.expressions import (  # noqa: F401  (each registers what i
     times,
 )
 from headrace.kernels.expressions.codes import decoded, is_coded, plain_schema
-from headrace.kernels.expressions.kernel import FUNCTIONS, NODES, Kernel, Scope, spread
+from headrace.kernels.expressions.kernel import (
+    FUNCTIONS,
+    MAX_DEPTH,
+    NODES,
+    TOO_DEEP,
+    Kernel,
+    Scope,
+    spread,
+)
 from headrace.plan.prune import columns_of
+from headrace.trees import AggregateCall
 
 AGGREGATES = {"count", "sum", "avg", "mean", "min", "max", "first", "last", "stddev", "variance"}
 
@@ -49,10 +58,23 @@ def compile_expression(tree: exp.Expr, schema: pa.Schema, zone: str = "UTC") -> 
     """Compile an expression over the columns of ``schema``; ``zone`` is the wall clock's."""
 
     coded = {field.name for field in schema if is_coded(field.type)}
+    compiled: dict[int, tuple[exp.Expr, Kernel]] = {}  # by id, with the tree so that ids stay unique
+    depth = 0
 
     def walk(tree: exp.Expr) -> Kernel:
-        if isinstance(tree, (exp.Paren, exp.Alias)):
-            return walk(tree.this)
+        # A builder may ask for the same part twice; nested parts must not double at each level.
+        nonlocal depth
+        if id(tree) not in compiled:
+            if depth >= MAX_DEPTH:
+                raise PlanError(TOO_DEEP)
+            depth += 1
+            compiled[id(tree)] = tree, build(tree)
+            depth -= 1
+        return compiled[id(tree)][1]
+
+    def build(tree: exp.Expr) -> Kernel:
+        while isinstance(tree, (exp.Paren, exp.Alias)):
+            tree = tree.this
         if coded and not isinstance(tree, exp.Column):
             names = columns_of([tree])
             if len(names) == 1 and names <= coded:
@@ -64,10 +86,15 @@ def compile_expression(tree: exp.Expr, schema: pa.Schema, zone: str = "UTC") -> 
             return builder(scope, tree)
         if isinstance(tree, exp.Anonymous):
             return _call(scope, tree)
+        if isinstance(tree, AggregateCall):
+            raise PlanError(f"{tree.this!r} is an aggregate; use it in group_by(…).agg(…)")
         raise PlanError(f"'{tree.sql(dialect='spark')}' is not supported in an expression")
 
     scope = Scope(schema, zone, walk)
-    return walk(tree)
+    try:
+        return walk(tree)
+    except RecursionError:
+        raise PlanError(TOO_DEEP) from None
 
 
 def _by_value(kernel: Kernel, index: int, width: int) -> Kernel:

@@ -77,11 +77,29 @@ _CHECKED: dict[type[exp.Expr], tuple[str, Callable[..., Any], Callable[..., Any]
 
 
 _DAYS = ("day", "days", "week", "weeks")
+_MAX_CHAIN = 250
+
+
+def _chain(tree: exp.Binary) -> list[exp.Expr]:
+    """The operations on the left of this one, the innermost first: ``a + b`` of ``a + b + c``."""
+    chain: list[exp.Expr] = []
+    part = tree.this.unnest()
+    while isinstance(part, tuple(_CHECKED)):
+        chain.append(part)
+        part = part.this.unnest()
+        if len(chain) >= _MAX_CHAIN:
+            raise PlanError(
+                f"more than {_MAX_CHAIN} terms in one '{_CHECKED[type(tree)][0]}'; compute parts "
+                "of it in with_columns steps before"
+            )
+    return chain[::-1]
 
 
 @node(exp.Add, exp.Sub, exp.Mul)
 def build_arithmetic(scope: Scope, tree: exp.Binary) -> Kernel:
     sign, checked, plain = _CHECKED[type(tree)]
+    for part in _chain(tree):  # from the first sum of a long chain on, so that calls do not nest
+        scope.compile(part)
     if not isinstance(tree, exp.Mul):
         left, right = scope.compile(tree.this), scope.compile(tree.expression)
         if _is_time(left) or _is_time(right):
@@ -153,6 +171,8 @@ def _decimal(
 @node(exp.Neg)
 def build_negative(scope: Scope, tree: exp.Neg) -> Kernel:
     if isinstance(tree.this, exp.Literal) and not tree.this.is_string:
+        if tree.this.this == str(1 << 63):
+            return constant(pa.scalar(-(1 << 63), pa.int64()))
         inner = build_literal(scope, tree.this)
         return constant(pc.negate(inner.run(None)))
     inner = scope.compile(tree.this)

@@ -45,6 +45,13 @@ class Scope:
     compile: Callable[[exp.Expr], Kernel]
 
 
+MAX_DEPTH = 100
+"""How deep an expression may be nested: Python's stack holds only so many calls."""
+TOO_DEEP = (
+    f"the expression is nested more than {MAX_DEPTH} levels deep; compute parts of it in "
+    "with_columns steps before, or use is_in([…]) for many values"
+)
+
 Builder = Callable[..., Kernel]
 FUNCTIONS: dict[str, Builder] = {}
 NODES: dict[type[exp.Expr], Builder] = {}

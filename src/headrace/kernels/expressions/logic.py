@@ -164,16 +164,40 @@ def truth(scope: Scope, tree: exp.Expr, sign: str) -> Kernel:
     if not pa.types.is_boolean(kernel.type):
         raise PlanError(
             f"{sign} takes conditions, not {type_name(kernel.type)} "
-            f"({tree.sql(dialect='spark')}); compare it with something"
+            f"({tree.sql(dialect='spark')}); compare it with something, and add parentheses around "
+            "each comparison: (x > 1) & (y > 0)"
         )
     return kernel
 
 
 @node(exp.And, exp.Or)
 def build_connective(scope: Scope, tree: exp.Connector) -> Kernel:
-    is_and = isinstance(tree, exp.And)
-    sign = "AND" if is_and else "OR"
-    left, right = truth(scope, tree.this, sign), truth(scope, tree.expression, sign)
+    sign = "AND" if isinstance(tree, exp.And) else "OR"
+    return _joined([truth(scope, term, sign) for term in _terms(tree)], sign)
+
+
+def _terms(tree: exp.Connector) -> list[exp.Expr]:
+    """The conditions that a chain of the same connective joins, in order."""
+    terms: list[exp.Expr] = []
+    stack: list[exp.Expr] = [tree]
+    while stack:
+        part = stack.pop()
+        while isinstance(part, exp.Paren):
+            part = part.this
+        if type(part) is type(tree):
+            stack += [part.expression, part.this]
+        else:
+            terms.append(part)
+    return terms
+
+
+def _joined(conditions: list[Kernel], sign: str) -> Kernel:
+    """Conditions joined as a balanced tree: thousands of them nest only a few levels deep."""
+    if len(conditions) == 1:
+        return conditions[0]
+    half = len(conditions) // 2
+    left, right = _joined(conditions[:half], sign), _joined(conditions[half:], sign)
+    is_and = sign == "AND"
     join = pc.and_kleene if is_and else pc.or_kleene
     if not right.raises:
         return apply(BOOLEAN, join, left, right)
@@ -186,6 +210,15 @@ def build_connective(scope: Scope, tree: exp.Connector) -> Kernel:
 
     differs = left.differs_in_spark or right.differs_in_spark
     return fold(Kernel(BOOLEAN, run, True, left.constant and right.constant, differs))
+
+
+@node(exp.BitwiseAnd, exp.BitwiseOr)
+def build_bitwise(scope: Scope, tree: exp.Binary) -> Kernel:
+    sign, word = ("&", "AND") if isinstance(tree, exp.BitwiseAnd) else ("|", "OR")
+    raise PlanError(
+        f"'{sign}' between numbers is not supported in SQL text; between conditions write {word} "
+        f"and add parentheses, as in (x > 1) {word} (y > 0)"
+    )
 
 
 @node(exp.Not)
