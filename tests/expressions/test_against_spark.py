@@ -89,11 +89,30 @@ PATTERN = st.sampled_from(
 ).map(lambda p: f"'{p}'")  # fmt: skip
 
 
+YEAR = st.sampled_from(["2020", "1969", "0001", "10000", "+12020", "-0044", "294246", "20", "２０２０"])
+PLACE = st.sampled_from(["1", "02", "12", "13", "28", "30", "-1", "x"])
+CLOCK = st.sampled_from(
+    ["", " ", "T", " 10", " 10:0", "T10:00:00", " 23:59:59.", " 1:2:3.1234567", " 24:00:00", "10:00"]
+)
+OFFSET = st.sampled_from(
+    ["", "Z", "+1", "+01:5", "-0130", "+01:30:15", "+18:01", " UTC", " PST", " BST", " EST",
+     " GMT+1", " Europe/Paris", " europe/paris", " America/New_York", " x"]
+)  # fmt: skip
+MOMENT = st.one_of(
+    st.tuples(YEAR, PLACE, PLACE, CLOCK, OFFSET).map(lambda p: f"{p[0]}-{p[1]}-{p[2]}{p[3]}{p[4]}"),
+    st.tuples(YEAR, CLOCK).map("".join),
+    st.sampled_from(["epoch", " EPOCH ", "epoch UTC", "epoch x", "epochs", "2020-01"]),
+)
+"""Text that is nearly a date or a time, without what depends on the clock: no time without a date."""
+
+
 def expressions(depth: int) -> dict[str, st.SearchStrategy[str]]:
     """SQL text of each type, nested to a depth."""
     leaf = {
         "int": st.sampled_from(["i", "j", "y", "h", "0", "1", "7", "-3", "size(a)", "r.k"]),
-        "long": st.sampled_from(["l", "m", "3000000000", "cast(5 as bigint)"]),
+        "long": st.sampled_from(
+            ["l", "m", "3000000000", "cast(5 as bigint)", "-9223372036854775808"]
+        ),
         "double": st.sampled_from(["x", "z", "f", "0.5", "-2.0", "1e3"]),
         "string": st.one_of(st.sampled_from(["s", "u", "r.v"]), WORD),
         "bool": st.sampled_from(["b", "c", "true", "false"]),
@@ -340,6 +359,19 @@ def test_wall_clock_follows_the_time_zone(
     session: Any, text: str, table: pa.Table, zone: str
 ) -> None:
     agree(session, text, table, zone)
+
+
+@settings(max_examples=60)
+@given(text=MOMENT, zone=ZONES | st.just("UTC"))
+def test_text_is_read_as_the_same_moment(session: Any, text: str, zone: str) -> None:
+    """Both as a constant, where some words are special, and as a column, where none is."""
+    row = {f.name: None for f in SCHEMA} | {"s": text, "d": datetime.date(2020, 1, 1)}
+    table = pa.Table.from_pylist([row], schema=SCHEMA)
+    for value in ("s", quote(text)):
+        agree(session, f"datediff(try_cast({value} as date), d)", table, zone)
+        agree(session, f"unix_micros(try_cast({value} as timestamp))", table, zone)
+        local = f"cast(try_cast({value} as timestamp_ntz) as timestamp)"
+        agree(session, f"unix_micros({local})", table, zone)
 
 
 def test_summer_time_goes_on_after_2037(session: Any) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from decimal import Decimal
 from typing import Any
 
@@ -21,6 +23,8 @@ TABLE = pa.table(
         "ntz": pa.array([0, 1_721_830_123_456_789, -5], pa.timestamp("us")),
         "d": pa.array([Decimal("12.34"), Decimal("-0.01"), None], pa.decimal128(10, 2)),
         "l": pa.array([[0.0, -0.0], [math.nan, math.nan], None]),
+        "w": ["10:00", "2020-01-02 03:04:05 PST", "epoch"],
+        "e": ["12020-01-02", "２０２０-01-02", "x😀é y"],
     }
 )
 EXPRESSIONS = [
@@ -37,8 +41,26 @@ EXPRESSIONS = [
     "sign(z)",
     "timestamp_seconds(n)",
     "concat(b, b)",
-    "concat(s, b)",
-    "cast(b as string)",
+    "try_cast(b as string)",
+    "length(try_cast(b as string))",
+    "try_cast('10:00' as timestamp)",
+    "try_cast('T10:00:00' as timestamp)",
+    "try_cast(w as timestamp)",
+    "try_cast(w as timestamp_ntz)",
+    "try_cast(w as date)",
+    "datediff(try_cast(e as date), date '2020-01-01')",
+    "cast('epoch' as date)",
+    "cast('epoch' as timestamp)",
+    "cast('2020-01-02 03:04:05 PST' as timestamp)",
+    "date '2020-01-02' > 'epoch'",
+    "year('epoch')",
+    r"e rlike '\\bé\\b'",
+    "regexp_replace(e, 'x*', '-')",
+    "regexp_replace(e, '(?<=.)', '-')",
+    "regexp_extract_all(e, 'x*', 0)",
+    "split(e, 'x*')",
+    "-9223372036854775808",
+    "id > -9223372036854775808",
     "date_trunc('day', ntz)",
     "date_trunc('hour', ntz)",
     "d + d",
@@ -86,12 +108,51 @@ def test_joins_and_groups_have_it_too(spark_engine: hr.Spark) -> None:
     source = hr.from_arrow(TABLE.select(["id", "b", "z"]))
     joined = source.join(source.select("id"), on="id")
     for engine in (spark_engine, "box"):
-        grouped = joined.group_by(k="cast(b as string)").agg(n=hr.count())
+        grouped = joined.group_by(k="try_cast(b as string)").agg(n=hr.count())
         keys = grouped.collect(on=engine).column("k").to_pylist()
-        assert sorted(keys, key=str) == sorted(["\ufffd\ufffd", "ab", None], key=str)
-        ordered = joined.sort("cast(b as string)", descending=True).select("id")
-        assert [r.id for r in ordered.to_list(on=engine)] == [1, 2, 3]
+        assert sorted(keys, key=str) == sorted([None, "ab"], key=str)
+        ordered = joined.sort("try_cast(b as string)", "id", descending=[True, False]).select("id")
+        assert [r.id for r in ordered.to_list(on=engine)][0] == 2
         assert joined.filter("concat(b, b) = cast('abab' as binary)").count(on=engine) == 1
+
+
+@pytest.mark.parametrize("after_a_sort", [False, True])
+@pytest.mark.parametrize(
+    "expression",
+    ["cast(b as string)", "concat(s, b)", "cast(w as timestamp)", "cast('T10:00:00' as timestamp)"],
+)
+def test_a_value_that_cannot_be_cast_stops_the_job_in_both_places(
+    engine: Any, expression: str, after_a_sort: bool
+) -> None:
+    source = hr.from_arrow(TABLE.select(["id", "b", "s", "w"]))
+    source = source.sort("id") if after_a_sort else source
+    with pytest.raises(hr.HeadraceError, match="use try_cast to get null instead"):
+        source.select(v=expression).collect(on=engine)
+
+
+@pytest.mark.parametrize("word", ["today", "now", "Tomorrow", " yesterday ", "today UTC"])
+def test_text_that_asks_the_clock_is_refused(word: str) -> None:
+    for text in (f"cast('{word}' as timestamp)", f"try_cast('{word}' as timestamp) is null"):
+        with pytest.raises(hr.PlanError, match="step 2, select: .*depends on the clock"):
+            hr.from_arrow(TABLE).select(v=text)
+
+
+def test_a_chain_of_thousands_of_conditions_has_one_answer(engine: Any) -> None:
+    source = hr.from_arrow(TABLE.select(["id"])).sort("id")
+    either = functools.reduce(operator.or_, [hr.col("id") == n for n in range(2, 3_000)])
+    both = functools.reduce(operator.and_, [hr.col("id") != n for n in range(2, 3_000)])
+    text = " or ".join(f"id = {n}" for n in range(2, 3_000))
+    table = source.select("id", a=either, b=both, c=text).collect(on=engine).sort_by("id")
+    assert table.to_pydict() == {
+        "id": [1, 2, 3], "a": [False, True, True], "b": [True, False, False],
+        "c": [False, True, True],
+    }  # fmt: skip
+
+
+def test_a_sum_of_many_terms_takes_time_in_proportion(engine: Any) -> None:
+    source = hr.from_arrow(TABLE.select(["id"])).sort("id")
+    total = source.select(v=" + ".join(["id"] * 200)).collect(on=engine)
+    assert sorted(total.column("v").to_pylist()) == [200, 400, 600]
 
 
 @pytest.mark.parametrize("pattern", ["(?iu)É", "(?x)a b", r"\Ga", "(?d)a", "a{1,2", "[a"])

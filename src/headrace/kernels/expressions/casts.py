@@ -17,12 +17,15 @@ from sqlglot import exp
 from headrace.errors import ExpressionError, PlanError
 from headrace.kernels.columns import from_numbers, numbers, validity
 from headrace.kernels.expressions.kernel import (
+    ONE_ROW,
     Kernel,
     Scope,
     apply,
     apply_arrays,
+    constant,
     node,
     not_for_spark,
+    spread,
 )
 from headrace.types import from_sqlglot, type_name
 
@@ -30,12 +33,16 @@ from headrace.types import from_sqlglot, type_name
 _BLANKS = "".join(chr(c) for c in range(0x21)) + "\x7f"
 _INTEGER = r"^[+-]?[0-9]+$"
 _DOUBLE = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_DATE = re.compile(r"([+-]?\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.DOTALL)
+_DATE = re.compile(
+    r"([+-]?\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.DOTALL | re.ASCII
+)
 _TIME = re.compile(
     r"([+-]?\d{4,6})(?:-(\d{1,2})(?:-(\d{1,2})"
     r"(?:[ T](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?(\s*\S.*)?)?)?)?)?)?",
-    re.DOTALL,
+    re.DOTALL | re.ASCII,
 )
+_SPECIAL = re.compile(r"(epoch|now|today|tomorrow|yesterday)(?:\s+(\S+))?", re.IGNORECASE)
+_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097  # after so many years the calendar repeats
 _PLAIN_DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _PLAIN_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?$"
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
@@ -72,8 +79,11 @@ def cast(kernel: Kernel, to: pa.DataType, zone: str = "UTC", strict: bool = True
         if t.is_timestamp(source):
             return apply_arrays(to, lambda a: time_text(a, zone), kernel)
         if t.is_binary(source):
-            return not_for_spark(apply_arrays(to, _decode, kernel))  # Spark keeps what is not UTF-8
+            # Spark keeps bytes that are not UTF-8 in its strings; Arrow's strings cannot.
+            return not_for_spark(arrays(lambda a: _decode(a, strict)))
     if t.is_string(source):
+        if kernel.constant and (t.is_date(to) or t.is_timestamp(to)):
+            kernel = _special_word(kernel, to)
         if t.is_integer(to):
             return arrays(lambda a: _text_integer(a, to, strict))
         if t.is_floating(to):
@@ -83,7 +93,8 @@ def cast(kernel: Kernel, to: pa.DataType, zone: str = "UTC", strict: bool = True
         if t.is_date(to):
             return arrays(lambda a: text_date(a, strict))
         if t.is_timestamp(to):
-            return arrays(lambda a: text_time(a, to, zone, strict))
+            read = arrays(lambda a: text_time(a, to, zone, strict))
+            return not_for_spark(read) if to.tz and not _is_whole_time(read) else read
         if t.is_decimal(to):
             return arrays(lambda a: _each(a, to, lambda s: _text_decimal(s, to), strict))
         if t.is_binary(to):
@@ -367,13 +378,11 @@ def java_double(value: Any) -> str:
     return f"{sign}{digits[0]}.{digits[1:] or '0'}E{power}"
 
 
-def _decode(array: pa.Array) -> pa.Array:
+def _decode(array: pa.Array, strict: bool) -> pa.Array:
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array(
-            [None if v is None else v.decode("utf-8", "replace") for v in array.to_pylist()]
-        )
+        return _each(array, pa.string(), lambda value: value.decode("utf-8"), strict)
 
 
 def local(array: pa.Array, zone: str) -> pa.Array:
@@ -457,8 +466,48 @@ def _parse_date(text: str) -> int:
     match = _DATE.fullmatch(text.strip(_BLANKS))
     if not match:
         raise ValueError(text)
-    year, month, day = (int(g) if g else 1 for g in match.groups())
-    return datetime.date(year, month, day).toordinal() - _EPOCH
+    return _days(*(int(g) if g else 1 for g in match.groups()))
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """The days from 1970-01-01 to a date of any year; Python's dates end in 9999."""
+    cycles, year = divmod(year, _CYCLE_YEARS)
+    inside = datetime.date(year + _CYCLE_YEARS, month, day).toordinal()
+    days = inside + (cycles - 1) * _CYCLE_DAYS - _EPOCH
+    return _fit(days, pa.int32())
+
+
+def _is_whole_time(kernel: Kernel) -> bool:
+    """Whether a time was read from constant text, so that Spark reads the same.
+
+    Spark takes a time of day without a date as one of today, which is another time on each run.
+    """
+    if not kernel.constant:
+        return False
+    try:
+        return bool(spread(kernel.run(ONE_ROW), 1)[0].is_valid)
+    except ExpressionError:
+        return False
+
+
+def _special_word(kernel: Kernel, to: pa.DataType) -> Kernel:
+    """Constant text with ``epoch`` replaced by its date; words that ask the clock are refused."""
+    text = spread(kernel.run(ONE_ROW), 1)[0].as_py()
+    match = None if text is None else _SPECIAL.fullmatch(text.strip(_BLANKS))
+    if match is None:
+        return kernel
+    if match[2]:
+        try:
+            zone_of(match[2])
+        except ValueError:
+            return kernel
+    if match[1].lower() != "epoch":
+        raise PlanError(
+            f"'{text}' depends on the clock and differs each time a pipeline runs; use the "
+            "record's own time, or a constant: hr.lit(datetime.now())"
+        )
+    # The instant, or its wall clock without a zone: both read it as that of UTC.
+    return constant(pa.scalar("1970-01-01" if pa.types.is_date(to) else "1970-01-01 00:00:00Z"))
 
 
 def text_time(array: pa.Array, to: pa.DataType, zone: str, strict: bool) -> pa.Array:
@@ -472,39 +521,63 @@ def text_time(array: pa.Array, to: pa.DataType, zone: str, strict: bool) -> pa.A
     return _each(array, to, lambda s: _parse_time(s, to, zone), strict)
 
 
-def _parse_time(text: str, to: pa.DataType, zone: str) -> datetime.datetime:
+def _parse_time(text: str, to: pa.DataType, zone: str) -> int:
+    """Microseconds since 1970; a time of day without a date is refused, as it depends on the clock."""
     match = _TIME.fullmatch(text.strip(_BLANKS))
     if not match:
         raise ValueError(text)
-    year, month, day, hour, minute, second, fraction, offset = match.groups()
+    *parts, fraction, offset = match.groups()
+    year, month, day = (int(part or 1) for part in parts[:3])
+    clock = datetime.time(*(int(part or 0) for part in parts[3:]))
     micros = int(((fraction or "") + "000000")[:6])
-    moment = datetime.datetime(
-        int(year),
-        int(month or 1),
-        int(day or 1),
-        int(hour or 0),
-        int(minute or 0),
-        int(second or 0),
-        micros,
-    )
+    days = _days(year, month, day)
+    seconds = (clock.hour * 60 + clock.minute) * 60 + clock.second
     where = zone_of(offset.strip()) if offset else zone_of(zone)
-    if to.tz is None:
-        return moment
-    return moment.replace(tzinfo=where).astimezone(datetime.UTC)
+    if to.tz is not None:
+        # The rules of a zone repeat with the calendar, so any year has its like among Python's.
+        like = year if 1 < year < 9999 else year % _CYCLE_YEARS + (400 if year < 2 else 9200)
+        wall = datetime.datetime.combine(datetime.date(like, month, day), clock, where)
+        ahead = wall.utcoffset()
+        assert ahead is not None
+        seconds -= ahead // datetime.timedelta(seconds=1)
+    total = (days * 86_400 + seconds) * 1_000_000 + micros
+    if not -(1 << 63) <= total < 1 << 63:
+        raise ValueError(text)
+    return total
 
 
 def zone_of(name: str) -> datetime.tzinfo:
-    """A zone from ``Z``, ``+02:00``, ``GMT+1`` or a name such as ``Europe/Paris``."""
+    """A zone from ``Z``, ``+02:00``, ``GMT+1`` or a name such as ``Europe/Paris``, as in Java."""
     if name in {"Z", "UTC", "GMT", "UT"}:
         return datetime.UTC
-    match = re.fullmatch(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?", name)
+    match = _OFFSET.fullmatch(name)
     if match:
-        sign, hours, minutes = match.groups()
-        offset = datetime.timedelta(hours=int(hours), minutes=int(minutes or 0))
-        if offset > datetime.timedelta(hours=18):
+        sign, hours, minutes, seconds = match.groups()[:4] if match[1] else match.groups()[4:]
+        minutes, seconds = int(minutes or 0), int(seconds or 0)
+        offset = datetime.timedelta(hours=int(hours), minutes=minutes, seconds=seconds)
+        if minutes > 59 or seconds > 59 or offset > datetime.timedelta(hours=18):
             raise ValueError(name)
         return datetime.timezone(-offset if sign == "-" else offset)
     try:
-        return ZoneInfo(name)
+        return ZoneInfo(_SHORT_ZONES.get(name, name))
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ValueError(name) from None
+
+
+_OFFSET = re.compile(
+    r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::(\d{1,2})(?::(\d{2}))?)?"
+    r"|(?:UTC|GMT|UT)?([+-])(\d{2})(\d{2})(\d{2})?",
+    re.ASCII,
+)
+_SHORT_ZONES = {
+    "ACT": "Australia/Darwin", "AET": "Australia/Sydney",
+    "AGT": "America/Argentina/Buenos_Aires", "ART": "Africa/Cairo", "AST": "America/Anchorage",
+    "BET": "America/Sao_Paulo", "BST": "Asia/Dhaka", "CAT": "Africa/Harare",
+    "CNT": "America/St_Johns", "CST": "America/Chicago", "CTT": "Asia/Shanghai",
+    "EAT": "Africa/Addis_Ababa", "ECT": "Europe/Paris", "IET": "America/Indiana/Indianapolis",
+    "IST": "Asia/Kolkata", "JST": "Asia/Tokyo", "MIT": "Pacific/Apia", "NET": "Asia/Yerevan",
+    "NST": "Pacific/Auckland", "PLT": "Asia/Karachi", "PNT": "America/Phoenix",
+    "PRT": "America/Puerto_Rico", "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal",
+    "VST": "Asia/Ho_Chi_Minh",
+}  # fmt: skip
+"""Java's three-letter names of zones that the zone database does not have."""

@@ -79,7 +79,7 @@ def node(*kinds: type[exp.Expr]) -> Callable[[Builder], Builder]:
     return register
 
 
-_ONE_ROW = pa.RecordBatch.from_arrays([pa.nulls(1)], names=["_"])
+ONE_ROW = pa.RecordBatch.from_arrays([pa.nulls(1)], names=["_"])
 
 
 def fold(kernel: Kernel) -> Kernel:
@@ -90,7 +90,7 @@ def fold(kernel: Kernel) -> Kernel:
     if not kernel.constant:
         return kernel
     try:
-        value = kernel.run(_ONE_ROW)
+        value = kernel.run(ONE_ROW)
     except (ExpressionError, pa.ArrowException):
         return replace(kernel, raises=True)
     folded = constant(value if isinstance(value, pa.Scalar) else value[0])
@@ -150,7 +150,7 @@ def literal_value(kernel: Kernel, what: str, where: str) -> Any:
     """The Python value of an argument that must be constant."""
     if not kernel.constant:
         raise PlanError(f"{where}: {what} must be a constant, not a column")
-    value = kernel.run(_ONE_ROW)
+    value = kernel.run(ONE_ROW)
     return (value if isinstance(value, pa.Scalar) else value[0]).as_py()
 
 

@@ -12,6 +12,7 @@ from sqlglot import exp
 from headrace.errors import PlanError
 from headrace.kernels.expressions.casts import cast
 from headrace.kernels.expressions.kernel import (
+    ONE_ROW,
     Kernel,
     Scope,
     apply,
@@ -136,7 +137,7 @@ def build_in(scope: Scope, tree: exp.In) -> Kernel:
         scope, "IN", scope.compile(tree.this), *(scope.compile(e) for e in tree.expressions)
     )
     if all(o.constant for o in options) and not pa.types.is_floating(value.type):
-        scalars = [spread(o.run(_EMPTY), 1)[0] for o in options]
+        scalars = [spread(o.run(ONE_ROW), 1)[0] for o in options]
         known = pa.array([s for s in scalars if s.is_valid], value.type)
         has_null = len(known) < len(scalars)
 
@@ -151,9 +152,6 @@ def build_in(scope: Scope, tree: exp.In) -> Kernel:
     for each in found[1:]:
         result = apply(BOOLEAN, pc.or_kleene, result, each)
     return result
-
-
-_EMPTY = pa.RecordBatch.from_arrays([pa.nulls(1)], names=["_"])
 
 
 def truth(scope: Scope, tree: exp.Expr, sign: str) -> Kernel:

@@ -65,7 +65,9 @@ class Pattern:
     @property
     def empty(self) -> bool:
         """Whether it may match nothing: Java then cuts characters of two units in half."""
-        return self.python.search("") is not None or (self.python.groups == 0 and self.bounds)
+        if _parser is None:
+            return self.python.search("") is not None or self.bounds
+        return bool(_parser.parse(self.python.pattern, re.ASCII).getwidth()[0] == 0)
 
     def by_python(self, where: str) -> re.Pattern[str]:
         """The pattern for ``re``, unless that might never end."""
