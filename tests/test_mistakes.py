@@ -48,7 +48,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "a quote": (lambda: TRIPS.filter("fare = 'x"), "a quote is not closed"),
     "a clock": (lambda: TRIPS.filter("now() > t"), "the record's own time"),
     "in": (lambda: col("fare") in [1, 2], r"is_in\(\[…\]\) instead of in"),
-    "& before a comparison": (lambda: (col("fare") > 1 & col("t") > 0), "add parentheses"),
+    "& before a comparison": (lambda: col("fare") > 1 & col("t") > 0, "add parentheses"),
     "| before a comparison": (lambda: col("fare") > 1.5 | col("t"), "add parentheses"),
     "& between columns": (lambda: col("fare") > col("t") & col("t") > 0, "add parentheses"),
     "& of a column": (lambda: TRIPS.filter(col("fare") > col("t") & (col("t") > 0)), "add paren"),

@@ -2,7 +2,7 @@
 
 ``col("x") * 2`` and ``"x * 2"`` are the same tree. Spark gets it as SQL text; our kernels compile
 it once a pipeline. What a function means is what Spark SQL (ANSI mode) says it means, with one
-difference: a literal with a point, such as ``1.5``, is a double and not a decimal.
+difference: a literal with a point, such as ``1.5``, is a double; ``1.5BD`` is a decimal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from sqlglot import exp
 from headrace.errors import PlanError
 from headrace.hints import EXPRESSION, Hinted
 from headrace.trees import Dialect, cast_to, literal, parse
-
 
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 _PARENTHESES = (
@@ -443,7 +442,7 @@ class Condition:
 
 
 class Then(Expr):
-    """After ``.then``: null where no condition holds, unless ``.when`` or ``.otherwise`` follows."""
+    """After ``.then``: null where no condition holds; ``.when`` or ``.otherwise`` may follow."""
 
     __slots__ = ("_ifs",)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from headrace.aggregates import Aggregate
 from headrace.building import column_names, named_aggregates
 from headrace.errors import PlanError
-from headrace.expressions import col
+from headrace.expressions import Expr, col
 from headrace.functions import annotated, as_schema, example_rows
 from headrace.io.memory import infer_schema
 from headrace.kernels.rows import FAILURES, failure

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from sqlglot import exp
 
-from headrace.aggregates import Aggregate
 from headrace.buffers import Buffer, checked
 from headrace.building import column_names, named_aggregates
 from headrace.collecting import Collecting

@@ -112,7 +112,7 @@ def test_joins_and_groups_have_it_too(spark_engine: hr.Spark) -> None:
         keys = grouped.collect(on=engine).column("k").to_pylist()
         assert sorted(keys, key=str) == sorted([None, "ab"], key=str)
         ordered = joined.sort("try_cast(b as string)", "id", descending=[True, False]).select("id")
-        assert [r.id for r in ordered.to_list(on=engine)][0] == 2
+        assert ordered.to_list(on=engine)[0].id == 2
         assert joined.filter("concat(b, b) = cast('abab' as binary)").count(on=engine) == 1
 
 
@@ -133,7 +133,7 @@ def test_a_value_that_cannot_be_cast_stops_the_job_in_both_places(
 @pytest.mark.parametrize("word", ["today", "now", "Tomorrow", " yesterday ", "today UTC"])
 def test_text_that_asks_the_clock_is_refused(word: str) -> None:
     for text in (f"cast('{word}' as timestamp)", f"try_cast('{word}' as timestamp) is null"):
-        with pytest.raises(hr.PlanError, match="step 2, select: .*depends on the clock"):
+        with pytest.raises(hr.PlanError, match=r"step 2, select: .*depends on the clock"):
             hr.from_arrow(TABLE).select(v=text)
 
 

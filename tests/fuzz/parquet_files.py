@@ -62,7 +62,7 @@ def expected(table: pa.Table) -> list[dict[str, Any]] | None:
         try:
             arrays.append(pa.array(_plain(values), field.type))
         except (pa.ArrowInvalid, OverflowError):
-            return None  # a uint64 beyond a bigint
+            return None  # a value that does not fit
     return pa.Table.from_arrays(arrays, schema=schema).to_pylist()
 
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
 from headrace.errors import BadRecord
 from headrace.io.messages import Decoding
 from headrace.io.source import SetAside
+from headrace.types import type_name
 
 NOT_OBJECTS = ["null", "3", '"x"', "[1]", "true", '{"a": 2} null', '{"a":', "2}", "\x0b", "nul"]
 
@@ -233,3 +235,19 @@ def _colliding(count: int) -> pa.Array:
         h ^= h >> 32
         found.append(h - (1 << 64) if h >> 63 else h)
     return pa.array(found, pa.int64())
+
+
+def test_unsigned_numbers_beyond_a_bigint_are_decimals_as_in_spark(
+    engine: Any, session: Any, tmp_path: Path
+) -> None:
+    table = pa.table({"u": pa.array([1, 2**63, 2**64 - 1, None], pa.uint64())})
+    path = tmp_path / "u.parquet"
+    pq.write_table(table, path, row_group_size=1)
+    (spark,) = session.read.parquet(str(path)).dtypes
+    for stream in (hr.from_arrow(table), hr.read_parquet(path)):
+        assert type_name(stream.schema.field("u").type) == spark[1]
+        assert stream.collect(on=engine).column("u").to_pylist() == table["u"].to_pylist()
+        assert stream.filter("u > 9223372036854775807").count(on=engine) == 2
+        assert stream.agg(n=hr.sum("u")).to_list(on=engine) == [(2**64 + 2**63,)]
+        (last,) = stream.group_by("u").agg(n=hr.count()).sort("u").to_list(on=engine)[-1:]
+        assert last == (2**64 - 1, 1)

@@ -58,7 +58,7 @@ def compile_expression(tree: exp.Expr, schema: pa.Schema, zone: str = "UTC") -> 
     """Compile an expression over the columns of ``schema``; ``zone`` is the wall clock's."""
 
     coded = {field.name for field in schema if is_coded(field.type)}
-    compiled: dict[int, tuple[exp.Expr, Kernel]] = {}  # by id, with the tree so that ids stay unique
+    compiled: dict[int, tuple[exp.Expr, Kernel]] = {}  # with the tree, so that its id stays its own
     depth = 0
 
     def walk(tree: exp.Expr) -> Kernel:

@@ -83,8 +83,8 @@ _MAX_CHAIN = 250
 def _chain(tree: exp.Binary) -> list[exp.Expr]:
     """The operations on the left of this one, the innermost first: ``a + b`` of ``a + b + c``."""
     chain: list[exp.Expr] = []
-    part = tree.this.unnest()
-    while isinstance(part, tuple(_CHECKED)):
+    part: exp.Expr = tree.this.unnest()
+    while type(part) in _CHECKED:
         chain.append(part)
         part = part.this.unnest()
         if len(chain) >= _MAX_CHAIN:

@@ -33,9 +33,7 @@ from headrace.types import from_sqlglot, type_name
 _BLANKS = "".join(chr(c) for c in range(0x21)) + "\x7f"
 _INTEGER = r"^[+-]?[0-9]+$"
 _DOUBLE = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_DATE = re.compile(
-    r"([+-]?\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.DOTALL | re.ASCII
-)
+_DATE = re.compile(r"([+-]?\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?", re.DOTALL | re.ASCII)
 _TIME = re.compile(
     r"([+-]?\d{4,6})(?:-(\d{1,2})(?:-(\d{1,2})"
     r"(?:[ T](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?(\s*\S.*)?)?)?)?)?)?",
@@ -522,16 +520,17 @@ def text_time(array: pa.Array, to: pa.DataType, zone: str, strict: bool) -> pa.A
 
 
 def _parse_time(text: str, to: pa.DataType, zone: str) -> int:
-    """Microseconds since 1970; a time of day without a date is refused, as it depends on the clock."""
+    """Microseconds since 1970. A time of day without a date is refused: Spark takes today's."""
     match = _TIME.fullmatch(text.strip(_BLANKS))
     if not match:
         raise ValueError(text)
     *parts, fraction, offset = match.groups()
     year, month, day = (int(part or 1) for part in parts[:3])
-    clock = datetime.time(*(int(part or 0) for part in parts[3:]))
+    hour, minute, second = (int(part or 0) for part in parts[3:])
+    clock = datetime.time(hour, minute, second)
     micros = int(((fraction or "") + "000000")[:6])
     days = _days(year, month, day)
-    seconds = (clock.hour * 60 + clock.minute) * 60 + clock.second
+    seconds = (hour * 60 + minute) * 60 + second
     where = zone_of(offset.strip()) if offset else zone_of(zone)
     if to.tz is not None:
         # The rules of a zone repeat with the calendar, so any year has its like among Python's.
