@@ -29,6 +29,11 @@ def byte_size(what: Any, name: str) -> int:
     return int(float(match.group(1)) * _UNITS[match.group(2)])
 
 
+def default_memory() -> int:
+    """A quarter of the machine's memory, at most 2 GB."""
+    return min(2 << 30, usable_memory() // 4)
+
+
 def show_bytes(count: int) -> str:
     """A number of bytes for people."""
     for unit, size in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):

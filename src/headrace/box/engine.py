@@ -46,7 +46,7 @@ from headrace.plan.sources import External, Read
 from headrace.plan.stages import Stage, stages_of
 from headrace.plan.table_join import TableJoin
 from headrace.plan.time import EventTime, Late, ends, refuse_endless
-from headrace.sizes import byte_size, is_whole, usable_memory
+from headrace.sizes import byte_size, default_memory, is_whole, usable_memory
 from headrace.tables import with_tables
 from headrace.windows import duration
 
@@ -328,8 +328,7 @@ _BATCH: ContextVar[BoxBatch | None] = ContextVar("batch", default=None)
 def _memory(option: int | str | None) -> tuple[int, int]:
     """The bytes of records that may be in flight, and of state on bounded input."""
     if option is None:
-        total = usable_memory()
-        return min(2 << 30, total // 4), total // 2
+        return default_memory(), usable_memory() // 2
     size = byte_size(option, "Box: memory")
     return size, max(size, _LEAST_STATE)
 

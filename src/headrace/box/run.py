@@ -100,6 +100,7 @@ class Run:
         self.ingresses = graph.ingresses(self.cascade, self.pace, self.clock, flush)
         for ingress in self.ingresses:
             ingress.buffer = buffer
+            ingress.splits.hold_at_most(memory)
         self.urgent: deque[WatermarkWork | TaskWork | FlushWork | ClockWork] = deque()
         # With a checkpoint few bundles are in flight, for it waits until there are none.
         self.dispatch = Dispatch(self, 1 << 30 if kept is None else max(16, 4 * workers))

@@ -53,10 +53,15 @@ class Splits:
         """What a checkpoint kept of the source."""
         self.only_now = False
         self.all: list[Split] = []
+        self.memory: int | None = None
 
     def give_coded(self, names: frozenset[str]) -> None:
         """Give some text columns coded."""
         self.coded, self.wanted = names, coded_schema(self.wanted, names)
+
+    def hold_at_most(self, memory: int) -> None:
+        """Have splits hold at most about so many bytes at a time."""
+        self.memory, self.source = memory, self.source.with_memory(memory)
 
     def by_positions(
         self, offsets: OffsetSource, saved: Mapping[str, Any], folder: str | None, only_now: bool
@@ -69,6 +74,8 @@ class Splits:
         if not isinstance(offsets, Once):  # which is read as it is, and counts when it has ended
             self.bounded = False
         self.offsets = copy.copy(offsets).in_small_steps()
+        if self.memory is not None:
+            self.offsets = self.offsets.with_memory(self.memory)
         if folder is not None:
             self.offsets.keep_in(folder)
 

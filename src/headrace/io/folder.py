@@ -127,6 +127,11 @@ class FolderSource(OffsetSource):
             return None
         return replace(self, schema=ERRORS, bad=True)
 
+    def with_memory(self, nbytes: int) -> FolderSource:
+        if self.kind != "parquet":
+            return self
+        return replace(self, options={**self.options, "memory": nbytes})
+
     def keep_in(self, folder: str) -> None:
         self._listing.keep_in(folder)
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -102,6 +102,9 @@ class OffsetSource(Source):
 
     def only(self, split: str) -> OffsetSource:
         """The same with one split, where that is cheaper to ask."""
+        return self
+
+    def with_memory(self, nbytes: int) -> OffsetSource:
         return self
 
     def in_small_steps(self) -> OffsetSource:
@@ -195,6 +198,9 @@ class Once(OffsetSource):
     @property
     def schema(self) -> pa.Schema:
         return self.source.schema
+
+    def with_memory(self, nbytes: int) -> Once:
+        return replace(self, source=self.source.with_memory(nbytes))
 
     def __str__(self) -> str:
         return str(self.source)

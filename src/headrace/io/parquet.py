@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 from headrace.errors import BadRecord, PlanError
 from headrace.io.files import File, describe_files, filesystem, find_files, split_size
 from headrace.io.filesink import FileSink
-from headrace.io.parquet_columns import Damaged, is_text, paged_columns
+from headrace.io.parquet_footer import Chunk, Damaged, Footer
 from headrace.io.source import Source, Split
+from headrace.sizes import default_memory
 from headrace.types import CODED, chosen, normal_schema
 
 if TYPE_CHECKING:
@@ -33,12 +34,16 @@ class ParquetSource(Source):
     coded: frozenset[str] = frozenset()
     """The text columns of few values, each of which is stored once."""
     decided: frozenset[str] = frozenset()
-    """The columns of which a condition is decided faster than records are decoded."""
+    """The columns whose statistics can rule out row groups, so that conditions are decided here."""
     conditions: tuple[exp.Expr, ...] = ()
     zone: str = "UTC"
+    memory: int = field(default_factory=default_memory)
+    """The most bytes that a split holds while it reads a row group."""
 
     @staticmethod
-    def open(path: Any) -> ParquetSource:
+    def open(path: Any, memory: int | None = None) -> ParquetSource:
+        from headrace.io.parquet_statistics import comparable_columns
+
         files = tuple(find_files(path, "read_parquet"))
         groups: list[tuple[int, int, int]] = []
         schema: pa.Schema | None = None
@@ -47,12 +52,14 @@ class ParquetSource(Source):
         decided: frozenset[str] | None = None
         for index, file in enumerate(files):
             try:
-                with _open(file) as parquet:
+                with _open(file) as handle:
+                    parquet = _parquet(handle)
                     mine = normal_schema(parquet.schema_arrow)
                     meta = parquet.metadata
-                    same, codes = _common_columns(parquet), _coded_columns(parquet)
-                    plain = _decided_columns(parquet, codes)
-            except (pa.ArrowException, OSError) as error:
+                    first = _first_group(handle)
+                    same, codes = _common_columns(parquet, first), _coded_columns(parquet, first)
+                    plain = frozenset(comparable_columns(parquet))
+            except _UNREADABLE as error:
                 raise PlanError(f"read_parquet: {file.path!r} is not Parquet: {error}") from None
             if schema is None:
                 schema = mine
@@ -65,13 +72,15 @@ class ParquetSource(Source):
             coded = codes if coded is None else coded & codes
             decided = plain if decided is None else decided & plain
             groups.extend(
-                (index, g, meta.row_group(g).total_byte_size) for g in range(meta.num_row_groups)
+                (index, g, max(0, meta.row_group(g).total_byte_size))
+                for g in range(meta.num_row_groups)
             )
         assert schema is not None
         nothing: frozenset[str] = frozenset()
         return ParquetSource(
-            files, schema, tuple(groups), common or nothing, coded or nothing, decided or nothing
-        )
+            files, schema, tuple(groups), common or nothing, coded or nothing, decided or nothing,
+            memory=memory or default_memory(),
+        )  # fmt: skip
 
     @property
     def nbytes(self) -> int:
@@ -89,9 +98,14 @@ class ParquetSource(Source):
             last = i + 1 == len(self.groups) or self.groups[i + 1][0] != file
             if last or size >= target:
                 split = ParquetSplit(self.files[file], tuple(pending), self.schema)
-                splits.append(replace(split, conditions=self.conditions, zone=self.zone))
+                splits.append(
+                    replace(split, conditions=self.conditions, zone=self.zone, memory=self.memory)
+                )
                 pending, size = [], 0
         return splits
+
+    def with_memory(self, nbytes: int) -> ParquetSource:
+        return replace(self, memory=nbytes)
 
     def filtered(self, condition: exp.Expr, zone: str) -> ParquetSource | None:
         from headrace.kernels.expressions import compile_expression
@@ -110,23 +124,35 @@ class ParquetSource(Source):
         return describe_files("parquet", self.files)
 
 
-def _open(file: File, coded: Sequence[str] = ()) -> Any:
-    system, path = filesystem(file.path)
-    return pq.ParquetFile(
-        path, filesystem=system, pre_buffer=False, read_dictionary=list(coded) or None
-    )
+_UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError, Damaged)
+"""What is raised for a file that is not Parquet, or damaged."""
 
 
-def _bytes_of(file: File) -> Any:
+def _open(file: File) -> Any:
     system, path = filesystem(file.path)
     return system.open_input_file(path)
 
 
-_CODECS = {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"}
-_ENCODINGS = {"PLAIN", "RLE", "BIT_PACKED", "PLAIN_DICTIONARY", "RLE_DICTIONARY"}
+def _parquet(file: Any, coded: Sequence[str] = ()) -> Any:
+    return pq.ParquetFile(file, pre_buffer=False, read_dictionary=list(coded) or None)
 
 
-def _common_columns(parquet: Any) -> frozenset[str]:
+def _first_group(file: Any) -> list[Chunk]:
+    """The columns of the first row group, which tells how the others are stored."""
+    footer = Footer(file)
+    if not len(footer):
+        return []
+    group = footer.row_group(0)
+    return [group.column(i) for i in range(len(group))]
+
+
+_CODECS = {0, 1, 2, 6}
+"""Uncompressed, Snappy, gzip, zstd."""
+_ENCODINGS = {0, 2, 3, 4, 8}
+"""Plain, run lengths, bit-packed, and both numbers for dictionaries."""
+
+
+def _common_columns(parquet: Any, chunks: Sequence[Chunk]) -> frozenset[str]:
     """The columns of plain types, in the oldest encodings and with the usual codecs."""
     schema, meta = parquet.schema_arrow, parquet.metadata
     if len({name.lower() for name in schema.names}) < len(schema.names):
@@ -135,39 +161,27 @@ def _common_columns(parquet: Any) -> frozenset[str]:
     times = b"org.apache.spark.legacyDateTime" not in notes
     times = times and not notes.get(b"org.apache.spark.version", b"9").startswith((b"1.", b"2."))
     common = {f.name for f in schema if _is_common(f.type, times)}
-    for group in range(min(1, meta.num_row_groups)):
-        chunks = (meta.row_group(group).column(i) for i in range(meta.num_columns))
-        for chunk in chunks:
-            usual = chunk.compression in _CODECS and set(chunk.encodings) <= _ENCODINGS
-            if not usual:
-                common.discard(chunk.path_in_schema)
-    return frozenset(common)
+    usual = {
+        c.path for c in chunks if c.codec in _CODECS and c.encodings <= _ENCODINGS
+    }  # fmt: skip
+    return frozenset(n for n in common if not chunks or (n.encode(),) in usual)
 
 
-def _coded_columns(parquet: Any) -> frozenset[str]:
+def _coded_columns(parquet: Any, chunks: Sequence[Chunk]) -> frozenset[str]:
     """The text columns whose codes take two bytes a record at most."""
-    schema, meta = parquet.schema_arrow, parquet.metadata
-    if not meta.num_row_groups:
-        return frozenset()
-    group = meta.row_group(0)
-    chunks = {c.path_in_schema: c for c in (group.column(i) for i in range(group.num_columns))}
+    few = {
+        c.path for c in chunks if c.has_dictionary and c.uncompressed <= 2 * c.values
+    }  # fmt: skip
     return frozenset(
         field.name
-        for field in schema
-        if is_text(field.type)
-        and (chunk := chunks.get(field.name)) is not None
-        and chunk.has_dictionary_page
-        and chunk.total_uncompressed_size <= 2 * chunk.num_values
+        for field in parquet.schema_arrow
+        if _is_text(field.type) and (field.name.encode(),) in few
     )
 
 
-def _decided_columns(parquet: Any, coded: frozenset[str]) -> frozenset[str]:
-    """The columns whose conditions are decided on pages as they are stored."""
-    return frozenset(
-        name
-        for name, (_, _, kind) in paged_columns(parquet).items()
-        if name in coded or not pa.types.is_string(kind)
-    )
+def _is_text(kind: pa.DataType) -> bool:
+    t = pa.types
+    return bool(t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind))
 
 
 def _is_common(kind: pa.DataType, times: bool) -> bool:
@@ -195,6 +209,7 @@ class ParquetSplit(Split):
     conditions: tuple[exp.Expr, ...] = ()
     """What records must meet to be given."""
     zone: str = "UTC"
+    memory: int = field(default_factory=default_memory)
 
     @property
     def sequence(self) -> str:
@@ -204,16 +219,17 @@ class ParquetSplit(Split):
         return replace(self, coded=tuple(sorted(names)))
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        from headrace.io.parquet_scan import Scan, conditions_of
+        from headrace.io.parquet_scan import Condition, Scan
 
         fields = chosen(self.schema, columns)
         coded = [name for name in self.coded if name in fields.names]
         wanted = pa.schema([pa.field(f.name, CODED) if f.name in coded else f for f in fields])
+        conditions = [Condition(tree, self.schema, self.zone) for tree in self.conditions]
         try:
-            with _open(self.file, coded) as parquet, _bytes_of(self.file) as file:
-                conditions = conditions_of(self.conditions, self.schema, self.zone)
-                yield from Scan(parquet, file, wanted, conditions).read(self.groups)
-        except (pa.ArrowException, OSError, Damaged) as error:
+            with _open(self.file) as file:
+                scan = Scan(_parquet(file, coded), file, wanted, conditions, self.memory)
+                yield from scan.read(self.groups)
+        except _UNREADABLE as error:
             raise BadRecord(f"{self.file.path} cannot be read: {error}") from None
 
 

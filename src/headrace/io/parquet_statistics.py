@@ -8,61 +8,114 @@ is known of how great a column of floats may be.
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
 from sqlglot import exp
 
+from headrace.errors import PlanError
+from headrace.io.parquet_footer import RowGroup
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.plan.prune import columns_of
-from headrace.types import normal_batch
+from headrace.types import normal_batch, normal_type
 
 Holds = Callable[["Bounds"], bool]
 _FLIPPED = {exp.LT: exp.GT, exp.LTE: exp.GTE, exp.GT: exp.LT, exp.GTE: exp.LTE, exp.EQ: exp.EQ}
 
 
+_PHYSICAL: dict[str, Callable[[pa.DataType], Any]] = {
+    "INT32": lambda kind: kind.equals(pa.int32()) or kind.equals(pa.date32()),
+    "INT64": lambda kind: kind.equals(pa.int64()) or pa.types.is_timestamp(kind),
+    "FLOAT": pa.types.is_float32,
+    "DOUBLE": pa.types.is_float64,
+    "BYTE_ARRAY": lambda kind: kind.equals(pa.string()),
+}
+"""The types whose statistics are in their own order, by Parquet's physical type."""
+_FORMATS = {pa.float32(): "<f", pa.float64(): "<d"}
+
+
+def comparable_columns(parquet: Any) -> dict[str, tuple[int, pa.DataType]]:
+    """The columns whose statistics are used, by name: their number and their stored type."""
+    schema, places = parquet.schema, range(parquet.metadata.num_columns)
+    columns = {schema.column(place).path: (place, schema.column(place)) for place in places}
+    comparable: dict[str, tuple[int, pa.DataType]] = {}
+    if len(columns) < len(places):  # two columns have the same name
+        return comparable
+    for arrow, stored in zip(parquet.schema_arrow, schema.to_arrow_schema(), strict=True):
+        place, column = columns.get(stored.name, (0, None))
+        fits = None if column is None else _PHYSICAL.get(column.physical_type)
+        if (
+            column is not None
+            and fits is not None
+            and fits(stored.type)
+            and column.path == column.name
+            and "." not in column.name
+            and column.max_repetition_level == 0
+            and column.max_definition_level <= 1
+            and _is_same(arrow.type, stored.type)
+        ):
+            comparable[stored.name] = place, stored.type
+    return comparable
+
+
+def _is_same(given: pa.DataType, stored: pa.DataType) -> bool:
+    """Whether a column has the stored type, and the Arrow schema in the footer has no other."""
+    try:
+        return bool(normal_type(given).equals(normal_type(stored)))
+    except PlanError:
+        return False
+
+
 class Bounds:
     """What is known of the columns of a row group."""
 
-    def __init__(self, meta: Any, columns: Mapping[str, tuple[int, Any, Any]], rows: int) -> None:
-        self.meta, self.columns, self.rows = meta, columns, rows
+    def __init__(
+        self, group: RowGroup, columns: Mapping[str, tuple[int, pa.DataType]], rows: int
+    ) -> None:
+        self.group, self.columns, self.rows = group, columns, rows
 
     def nulls(self, name: str) -> tuple[bool, bool]:
         """Whether a column may have nulls, and whether it may have anything else."""
-        found = self._statistics(name)
-        if found is None or not found.has_null_count:
+        count = self._statistic(name, 3)
+        if not isinstance(count, int):
             return True, True
-        return found.null_count > 0, found.null_count < self.rows
+        return count > 0, count < self.rows
 
     def least(self, name: str) -> pa.Array | None:
         """No value of a column is less than this one."""
-        found = self._statistics(name)
-        return None if found is None or not found.has_min_max else self._value(name, found.min_raw)
+        return self._value(name, 6)
 
     def greatest(self, name: str) -> pa.Array | None:
         """No value of a column is greater than this one."""
-        found = self._statistics(name)
-        if found is None or not found.has_min_max or pa.types.is_floating(self.columns[name][2]):
+        if name in self.columns and pa.types.is_floating(self.columns[name][1]):
             return None
-        return self._value(name, found.max_raw)
+        return self._value(name, 5)
 
-    def _statistics(self, name: str) -> Any:
+    def _statistic(self, name: str, field: int) -> Any:
+        """A field of ``Statistics``: 3 is null_count, 5 max_value, 6 min_value."""
         if name not in self.columns:
             return None
-        chunk = self.meta.column(self.columns[name][0])
-        return chunk.statistics if chunk.is_stats_set else None
+        return self.group.column(self.columns[name][0]).statistics.get(field)
 
-    def _value(self, name: str, raw: Any) -> pa.Array | None:
-        kind = self.columns[name][2]
+    def _value(self, name: str, field: int) -> pa.Array | None:
+        raw = self._statistic(name, field)
+        if not isinstance(raw, bytes):
+            return None
+        kind = self.columns[name][1]
         if pa.types.is_string(kind):
             try:
                 return pa.array([raw.decode()], kind)
             except UnicodeDecodeError:  # it was cut off within a character
                 return None
+        if 8 * len(raw) != kind.bit_width:
+            return None
         if pa.types.is_floating(kind):
-            return None if math.isnan(raw) else pa.array([raw], kind)
-        return pa.array([raw], pa.int32() if kind.bit_width == 32 else pa.int64()).view(kind)
+            (number,) = struct.unpack(_FORMATS[kind], raw)
+            return None if math.isnan(number) else pa.array([number], kind)
+        whole = int.from_bytes(raw, "little", signed=True)
+        return pa.array([whole], pa.int32() if kind.bit_width == 32 else pa.int64()).view(kind)
 
 
 def may_hold(tree: exp.Expr, schema: pa.Schema, zone: str) -> Holds:

@@ -126,6 +126,10 @@ class Source(ABC):
         """
         return None
 
+    def with_memory(self, nbytes: int) -> Source:
+        """The source, whose splits hold at most about ``nbytes`` at a time if they can."""
+        return self
+
     def errors(self) -> Source | None:
         """A source of its bad records (columns ``ERRORS``), or None if it does not keep them."""
         return None
