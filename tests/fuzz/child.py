@@ -8,13 +8,11 @@ import random
 import resource
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.fuzz.budget import seeds
 
 Check = Callable[[random.Random, str], None]
 HANGS = 60.0
@@ -23,8 +21,8 @@ MEMORY = 4 << 30
 """Bytes of address space a round may take beyond what the process begins with."""
 
 
-def rounds_in_child(share: float, check: Check, folder: str) -> None:
-    """Run a check again and again in one child; ``folder`` is where it may write."""
+def rounds_in_child(seeds: Iterable[int], check: Check, folder: str) -> None:
+    """Run a check once for each seed in one child; ``folder`` is where it may write."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=_serve, args=(theirs, check, folder), daemon=True)
@@ -33,7 +31,7 @@ def rounds_in_child(share: float, check: Check, folder: str) -> None:
     try:
         assert ours.poll(HANGS), "the child does not start"
         assert ours.recv() == "ready"
-        for seed in seeds(share):
+        for seed in seeds:
             ours.send(seed)
             fault = _answer(ours, child)
             if fault:

@@ -13,6 +13,7 @@ from headrace.errors import ExpressionError, HeadraceError
 from headrace.kernels.expressions import compile_expression, evaluate
 from headrace.kernels.expressions.kernel import FUNCTIONS
 from headrace.trees import parse
+from tests.fuzz.budget import seeds
 from tests.fuzz.child import rounds_in_child
 from tests.fuzz.grammar import KINDS, SCHEMA, expression, functions_named
 from tests.fuzz.layouts import any_layout, fresh
@@ -103,4 +104,4 @@ def _on_the_box(text: str, plain: pa.RecordBatch, other: pa.RecordBatch) -> None
 
 @pytest.mark.slow
 def test_any_layout_gives_the_same_answer(tmp_path: Any) -> None:
-    rounds_in_child(6.0, check_layouts, str(tmp_path))
+    rounds_in_child(seeds(6.0), check_layouts, str(tmp_path))

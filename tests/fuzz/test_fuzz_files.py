@@ -24,6 +24,7 @@ from headrace.errors import BadRecord, HeadraceError, PlanError
 from headrace.io.messages import Decoding
 from headrace.io.source import SetAside
 from tests.fuzz import csv_lines, json_lines, parquet_files
+from tests.fuzz.budget import seeds
 from tests.fuzz.child import rounds_in_child
 from tests.fuzz.damage import damaged
 from tests.fuzz.lines import ANY, BAD, BLANK, Line, any_sizes, check_lines, read, same, split_lines
@@ -304,4 +305,4 @@ CHECKS: dict[str, tuple[float, Callable[[random.Random, str], None]]] = {
 @pytest.mark.parametrize("kind", CHECKS)
 def test_any_bytes_are_records_or_bad_records(kind: str, tmp_path: Path) -> None:
     share, check = CHECKS[kind]
-    rounds_in_child(share, check, str(tmp_path))
+    rounds_in_child(seeds(share), check, str(tmp_path))

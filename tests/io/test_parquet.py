@@ -256,3 +256,70 @@ def test_the_time_zone_of_the_pipeline_counts_in_the_reader(tmp_path):
         assert stream.collect(on="box").equals(
             hr.from_arrow(table).time_zone("Asia/Tokyo").filter(text).collect(on="box")
         )
+
+
+def bombs(rows=4_000_000):
+    """Small files that hold much: name, table, how to write it, and whether it can be read."""
+    zeros = pa.table({"x": np.zeros(rows, np.int64)})
+    one_page = {"data_page_size": 1 << 30, "max_rows_per_page": rows, "write_batch_size": rows}
+    packed = {"use_dictionary": False, "compression": "zstd"}
+    codes = pa.array(np.zeros(500, np.int32))
+    long_text = pa.table({"x": pa.DictionaryArray.from_arrays(codes, ["y" * 1_000_000])})
+    lists = pa.ListArray.from_arrays([0, rows], zeros["x"].combine_chunks())
+    return {
+        "pages": (zeros, packed, True),
+        "runs": (zeros, {}, True),
+        "one page": (zeros, packed | one_page, False),
+        "long text": (long_text, {"compression": "none", "store_schema": False}, True),
+        "one list": (pa.table({"x": lists}), {}, False),
+    }
+
+
+@pytest.mark.parametrize("name", bombs(1))
+def test_a_small_file_takes_no_more_memory_than_it_may(tmp_path, name):
+    table, form, readable = bombs()[name]
+    where = written(tmp_path, table, {"row_group_size": 1 << 30, **form})
+    source = ParquetSource.open(where, memory := 16 << 20)
+    del table
+    assert where.stat().st_size < memory < pq.read_table(where).get_total_buffer_size()
+    before, most, rows = pa.total_allocated_bytes(), 0, 0
+    try:
+        for split in source.splits(1):
+            for batch in split.read(["x"]):
+                most = max(most, pa.total_allocated_bytes() - before)
+                rows += batch.num_rows
+    except hr.BadRecord as error:
+        assert not readable, error
+        for part in (str(where), "row group 0", "uncompressed", "memory=16 MB; raise memory="):
+            assert part in str(error), error
+        return
+    assert readable
+    assert rows == pq.ParquetFile(where).metadata.num_rows
+    assert most < memory
+
+
+def test_the_memory_of_the_box_bounds_what_a_row_group_takes(tmp_path):
+    table, form, _ = bombs()["one page"]
+    read = hr.read_parquet(written(tmp_path, table, {"row_group_size": 1 << 30, **form}))
+    with pytest.raises(hr.BadRecord, match=r"takes? .* at once, more than memory=16 MB"):
+        read.filter("x >= 0").collect(on=hr.Box(memory="16MB"))
+    assert read.group_by("x").agg(n=hr.count()).to_list(on=hr.Box(memory="64MB"))[0].n == 4_000_000
+
+
+def test_an_encrypted_column_is_refused(tmp_path):
+    """pyarrow's metadata accessors abort the process for such a file."""
+    pe = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Plain(pe.KmsClient):
+        def wrap_key(self, key, name):
+            return b"0" * 16
+
+        def unwrap_key(self, key, name):
+            return b"0" * 16
+
+    factory = pe.CryptoFactory(lambda _: Plain())
+    config = pe.EncryptionConfiguration("f", column_keys={"c": ["i"]}, plaintext_footer=True)
+    keys = factory.file_encryption_properties(pe.KmsConnectionConfig(), config)
+    where = written(tmp_path, pa.table({"i": [1]}), {"encryption_properties": keys})
+    with pytest.raises(hr.PlanError, match=r"t.parquet' is not Parquet: .*encrypted"):
+        hr.read_parquet(where)

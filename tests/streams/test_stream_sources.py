@@ -41,6 +41,22 @@ def test_a_folder_is_read_as_it_grows(engine: Any, tmp_path: Path) -> None:
     assert sorted(job.result()["line"].to_pylist()) == ["four", "one", "three", "two"]
 
 
+def test_a_damaged_parquet_file_in_a_folder_fails_the_job_and_is_named(
+    engine: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "in" / "a.parquet", compression="snappy")
+    job = hr.read_parquet(tmp_path / "in", follow=True).start(on=engine)
+    until(job, lambda: job.result().num_rows == 2)
+    data = (tmp_path / "in" / "a.parquet").read_bytes()
+    codec = b"\x19\x18\x01n\x15"  # after the path of the column in the footer
+    assert codec + b"\x02" in data
+    (tmp_path / "b").write_bytes(data.replace(codec + b"\x02", codec + b"\x7e"))
+    (tmp_path / "b").rename(tmp_path / "in" / "b.parquet")
+    with pytest.raises(hr.BadRecord, match=r"b\.parquet"):
+        job.wait(PATIENCE)
+
+
 def test_a_folder_ends_where_told(engine: Any, tmp_path: Path) -> None:
     for i in range(3):
         drop(tmp_path / "csv", f"{i}.csv", f"n\n{i}\n{i + 10}\n")

@@ -15,7 +15,7 @@ from headrace.io.filesink import FileSink
 from headrace.io.parquet_footer import Chunk, Damaged, Footer
 from headrace.io.source import Source, Split
 from headrace.sizes import default_memory
-from headrace.types import CODED, chosen, normal_schema
+from headrace.types import CODED, chosen, normal_schema, unique_names
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -61,6 +61,7 @@ class ParquetSource(Source):
                     plain = frozenset(comparable_columns(parquet))
             except _UNREADABLE as error:
                 raise PlanError(f"read_parquet: {file.path!r} is not Parquet: {error}") from None
+            unique_names(mine.names, f"read_parquet: in {file.path!r} the column")
             if schema is None:
                 schema = mine
             elif not schema.equals(mine):
