@@ -171,6 +171,9 @@ def read_parquet(
 ) -> Stream:
     """Parquet files, row group by row group; only the columns a pipeline uses are read.
 
+    Row groups whose statistics rule out the filters right after this step are skipped. A file that
+    is damaged, or has pages that do not fit into ``hr.Box(memory=)``, is refused with its name; on
+    Spark the limit is a quarter of the machine's memory, at most 2 GB.
     ``follow``, ``limit`` and ``until`` are as in ``read_text``; a folder to follow that has no
     files yet needs ``schema``.
     """

@@ -55,17 +55,18 @@ class Box:
     """All cores of this machine, in this process.
 
     ``workers`` is the number of evaluator threads (all cores this process may use), ``pin`` ties
-    each to a core, ``memory`` bounds the bytes of records in flight and, on bounded input, the
-    state of operators (``"512MB"``, at least 64 MB of state; without it a quarter of the machine's
-    memory, at most 2 GB, and half of it for state), ``scheduler`` is ``"next-externalization"``,
-    ``"first-found"``, ``"in-order"``, or ``"ct"``, ``"lp"``, ``"et"`` or ``"qst"`` (docs/box.md),
-    and ``bundle`` fixes the records of a bundle, which otherwise adapts. Instead, ``buffer`` says
-    when what is read is sent on: ``hr.fixed(1024)``, ``hr.adaptive(1024, "50ms")`` or
-    ``hr.immediate``. None of them changes a result. ``commit_every`` is how often a job that does
-    not end makes the files it writes visible (``"1s"``); other sinks get results at once. With a
-    checkpoint it is how often one is written, and all sinks get results then. ``ordered=True``
-    gives exactly what processing records one at a time in the order of their arrival would, in
-    parallel. ``debug`` checks the engine's invariants as it runs.
+    each to a core, ``memory`` bounds the bytes of records in flight, those that reading one Parquet
+    row group takes, and, on bounded input, the state of operators (``"512MB"``, at least 64 MB of
+    state; without it a quarter of the machine's memory, at most 2 GB, and half of it for state),
+    ``scheduler`` is ``"next-externalization"``, ``"first-found"``, ``"in-order"``, or ``"ct"``,
+    ``"lp"``, ``"et"`` or ``"qst"`` (docs/box.md), and ``bundle`` fixes the records of a bundle,
+    which otherwise adapts. Instead, ``buffer`` says when what is read is sent on:
+    ``hr.fixed(1024)``, ``hr.adaptive(1024, "50ms")`` or ``hr.immediate``. None of them changes a
+    result. ``commit_every`` is how often a job that does not end makes the files it writes visible
+    (``"1s"``); other sinks get results at once. With a checkpoint it is how often one is written,
+    and all sinks get results then. ``ordered=True`` gives exactly what processing records one at a
+    time in the order of their arrival would, in parallel. ``debug`` checks the engine's invariants
+    as it runs.
 
     A function of a record that cannot be compiled moves to processes, one for each worker, after a
     second of the interpreter's time, if it changes nothing but its own; ``processes=4`` runs all

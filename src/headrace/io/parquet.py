@@ -98,9 +98,16 @@ class ParquetSource(Source):
             size += nbytes
             last = i + 1 == len(self.groups) or self.groups[i + 1][0] != file
             if last or size >= target:
-                split = ParquetSplit(self.files[file], tuple(pending), self.schema)
                 splits.append(
-                    replace(split, conditions=self.conditions, zone=self.zone, memory=self.memory)
+                    ParquetSplit(
+                        self.files[file],
+                        tuple(pending),
+                        self.schema,
+                        codes=self.coded,
+                        conditions=self.conditions,
+                        zone=self.zone,
+                        memory=self.memory,
+                    )
                 )
                 pending, size = [], 0
         return splits
@@ -207,6 +214,8 @@ class ParquetSplit(Split):
     schema: pa.Schema
     coded: tuple[str, ...] = ()
     """The text columns that are given coded."""
+    codes: frozenset[str] = frozenset()
+    """The text columns that are stored by codes, of which conditions are decided by value."""
     conditions: tuple[exp.Expr, ...] = ()
     """What records must meet to be given."""
     zone: str = "UTC"
@@ -221,14 +230,19 @@ class ParquetSplit(Split):
 
     def read(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         from headrace.io.parquet_scan import Condition, Scan
+        from headrace.plan.prune import columns_of
 
         fields = chosen(self.schema, columns)
         coded = [name for name in self.coded if name in fields.names]
         wanted = pa.schema([pa.field(f.name, CODED) if f.name in coded else f for f in fields])
-        conditions = [Condition(tree, self.schema, self.zone) for tree in self.conditions]
+        tested = columns_of(self.conditions) & self.codes
+        conditions = [
+            Condition(tree, self.schema, self.zone, {*coded, *tested}) for tree in self.conditions
+        ]
         try:
             with _open(self.file) as file:
-                scan = Scan(_parquet(file, coded), file, wanted, conditions, self.memory)
+                parquet = _parquet(file, sorted({*coded, *tested}))
+                scan = Scan(parquet, file, wanted, conditions, self.memory)
                 yield from scan.read(self.groups)
         except _UNREADABLE as error:
             raise BadRecord(f"{self.file.path} cannot be read: {error}") from None

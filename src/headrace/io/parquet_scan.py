@@ -6,7 +6,7 @@ that fit into the memory of the engine, and conditions are decided by the same k
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,8 +18,9 @@ from headrace.io.parquet_memory import rows_within
 from headrace.io.parquet_statistics import Bounds, comparable_columns, may_hold
 from headrace.io.source import BUNDLE_ROWS, SLICE_ROWS
 from headrace.kernels.expressions import compile_expression, evaluate
+from headrace.kernels.expressions.codes import coded_schema
 from headrace.plan.prune import columns_of
-from headrace.types import normal_batch
+from headrace.types import chosen, normal_batch
 
 _BATCH_BYTES = 32 << 20
 """About the most bytes of a batch of fixed-width columns."""
@@ -28,11 +29,13 @@ _BATCH_BYTES = 32 << 20
 class Condition:
     """What records must meet: called with a batch, it returns a mask without nulls."""
 
-    def __init__(self, tree: exp.Expr, schema: pa.Schema, zone: str) -> None:
-        names = columns_of([tree])
-        self.schema = pa.schema([field for field in schema if field.name in names])
+    def __init__(
+        self, tree: exp.Expr, schema: pa.Schema, zone: str, coded: Collection[str] = ()
+    ) -> None:
+        plain = chosen(schema, columns_of([tree]))
+        self.schema = coded_schema(plain, coded)
         self.kernel = compile_expression(tree, self.schema, zone)
-        self.may_hold = may_hold(tree, self.schema, zone)
+        self.may_hold = may_hold(tree, plain, zone)
 
     def __call__(self, batch: pa.RecordBatch) -> pa.Array:
         return evaluate(self.kernel, normal_batch(batch, self.schema)).fill_null(False)
