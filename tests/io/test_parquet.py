@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import random
 from dataclasses import replace
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace import col
 from headrace.io.parquet import ParquetSource
+from headrace.io.parquet_footer import Damaged, Footer
 from headrace.io.parquet_scan import Scan
 from headrace.plan.estimate import estimated_bytes
 from headrace.plan.node import show
@@ -321,3 +323,17 @@ def test_an_encrypted_column_is_refused(tmp_path):
     where = written(tmp_path, pa.table({"i": [1]}), {"encryption_properties": keys})
     with pytest.raises(hr.PlanError, match=r"t.parquet' is not Parquet: .*encrypted"):
         hr.read_parquet(where)
+
+
+@given(
+    st.binary(max_size=200), st.sampled_from([b"", b"\x19\xf7\xff\xff\xff\xff\x7f", b"\x49\xfc"])
+)
+def test_a_footer_of_any_bytes_is_read_or_refused(data, head):
+    footer = head + data
+    file = b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+    with contextlib.suppress(Damaged):
+        groups = Footer(pa.BufferReader(file))
+        for number in range(len(groups)):
+            group = groups.row_group(number)
+            for i in range(len(group)):
+                group.column(i)

@@ -237,9 +237,7 @@ class _Thrift:
             return self.integer(at)
         if kind == 8:
             size, at = self.varint(at)
-            if size > len(self.data) - at:
-                raise IndexError
-            return self.data[at : at + size], at + size
+            return self.bytes(at, size)
         if kind == 12:
             return self.struct(at, depth + 1)
         if kind in (9, 10):
@@ -250,7 +248,7 @@ class _Thrift:
                 values.append(value)
             return values, at
         if kind == 7:
-            return self.data[at : at + 8], at + 8
+            return self.bytes(at, 8)
         if kind not in (1, 2, 3):
             raise ValueError
         return self.data[at], at + 1
@@ -262,6 +260,11 @@ class _Thrift:
             return head & 15, head >> 4, at + 1
         count, at = self.varint(at + 1)
         return head & 15, count, at
+
+    def bytes(self, at: int, size: int) -> tuple[bytes, int]:
+        if size > len(self.data) - at:
+            raise IndexError
+        return self.data[at : at + size], at + size
 
     def integer(self, at: int) -> tuple[int, int]:
         value, at = self.varint(at)
