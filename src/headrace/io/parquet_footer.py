@@ -94,13 +94,16 @@ class RowGroup:
 
     def __init__(self, thrift: _Thrift, starts: list[int]) -> None:
         self._thrift, self._starts = thrift, starts
+        self._chunks: dict[int, Chunk] = {}
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def column(self, number: int) -> Chunk:
         try:
-            return _chunk(self._thrift.struct(self._starts[number])[0])
+            if number not in self._chunks:
+                self._chunks[number] = _chunk(self._thrift.struct(self._starts[number])[0])
+            return self._chunks[number]
         except _MALFORMED:
             raise Damaged(f"its footer is damaged at column {number}") from None
 
