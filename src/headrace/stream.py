@@ -13,7 +13,6 @@ from functools import reduce as fold_left
 from typing import Any, ClassVar
 
 import pyarrow as pa
-from sqlglot import exp
 
 from headrace.buffers import Buffer, checked
 from headrace.building import column_names, named_aggregates
@@ -30,7 +29,7 @@ from headrace.kernels.rows import VALUE, Keeping
 from headrace.keyed import KeyedStream
 from headrace.plan import explain as plan_explain
 from headrace.plan.custom import Custom
-from headrace.plan.node import Node
+from headrace.plan.node import Named, Node
 from headrace.plan.partitions import Buffered, MaxParallelism, Shuffle
 from headrace.plan.rows import Explode, Filter, MapBatches, MapMemo, MapRows
 from headrace.plan.sources import Read
@@ -41,6 +40,7 @@ from headrace.sizes import is_whole
 from headrace.sorting import Sorting
 from headrace.timing import Timing
 from headrace.types import to_schema, type_name, unique_names
+from headrace.windows import duration
 from headrace.writing import Writing
 
 
@@ -213,42 +213,74 @@ class Stream(
         function: Callable[..., Any],
         key: Any = None,
         *,
-        size: int = 65_536,
+        name: str = VALUE,
+        ttl: Any = None,
+        max_size: int = 65_536,
         schema: Any = None,
     ) -> Stream:
-        """``map`` with a function whose results are remembered: ``map_memo(look_up, key="zone")``.
+        """Add columns computed by a function whose results are cached by key.
 
-        ``key`` says what a result depends on: columns, expressions, or a function of a row; all
-        columns unless told. Each worker process remembers ``size`` results, and forgets those that
-        were not asked for the longest. The function may be called again for a key, so it must
-        always give the same for it.
+        ``map_memo(look_up, key="zone")`` calls ``look_up`` once for each zone and adds what it
+        returns to every record of that zone. A column that exists already is replaced, as in
+        ``with_columns``.
+
+        Args:
+            function: Gets a row with the columns of ``key`` and no others, so the result cannot
+                depend on anything else. It returns a dict, a dataclass or a named tuple with the
+                new columns, or a single value. It may be called more than once for a key.
+            key: Columns or expressions; all columns by default.
+            name: The column of a single value.
+            ttl: How long a result is used after it was computed, by the clock: ``"5 min"``. For
+                ever by default.
+            max_size: How many results each worker process keeps. When there are more, those that
+                were used least recently are dropped.
+            schema: The columns that the function returns, where it has no annotation.
+
+        Example:
+            >>> import headrace as hr
+            >>> rates = {"de": 0.19, "fr": 0.2}
+            >>> sales = hr.from_items([{"id": 1, "country": "de"}, {"id": 2, "country": "fr"}])
+            >>> sales.map_memo(lambda row: rates[row.country], key="country", name="vat").to_list(
+            ...     on="box"
+            ... )
+            [Row(id=1, country='de', vat=0.19), Row(id=2, country='fr', vat=0.2)]
         """
         with self._building("map_memo") as at:
             self._function(function, returns=True)
-            if not is_whole(size):
-                raise PlanError(f"size={size!r} is not a number of results to remember, from 1")
+            if not is_whole(max_size):
+                raise PlanError(f"max_size={max_size!r} is not a number of results to keep, from 1")
+            if not isinstance(name, str) or not name:
+                raise PlanError(f"name={name!r} is not the name of a column")
+            span = None if ttl is None else duration(ttl, "ttl", 1)
             by = self._memo_key(key)
-            after = returned_schema(function, schema, self._sample, at.label, many=False)
-            return Stream(MapMemo(after, at.step, self.node, function, "map_memo", by, size))
+            keyed = self._project(by, "map_memo", at.step)
+            returns = returned_schema(function, schema, keyed._sample, at.label, many=False)
+            names = (name,) if returns.names == [VALUE] else tuple(returns.names)
+            step = MapMemo(
+                self.schema, at.step, self.node, function, "map_memo", by, returns, names, max_size,
+                span,
+            )  # fmt: skip
+            return self._narrow(step)
 
-    def _memo_key(self, key: Any) -> tuple[exp.Expr, ...] | Callable[..., Any]:
-        if callable(key) and not isinstance(key, Expr):
-            found: Callable[..., Any] = key
-            return found
-        if key is None:
-            key = self.columns
-        wanted = list(key) if isinstance(key, (list, tuple)) else [key]
-        if not wanted or any(callable(k) and not isinstance(k, Expr) for k in wanted):
-            raise PlanError("key= is one function, or columns and expressions")
+    def _memo_key(self, key: Any) -> Named:
+        wanted = self.columns if key is None else key
+        wanted = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted]
+        if not wanted:
+            raise PlanError("key= needs at least one column")
+        if any(callable(k) and not isinstance(k, Expr) for k in wanted):
+            raise PlanError(
+                "key= takes columns and expressions, not functions; add a column with "
+                "with_columns and use its name"
+            )
         _, items = self._columns(wanted, {})
         for name, tree in items:
             kind = compile_expression(tree, self.schema).type
-            if pa.types.is_nested(kind):
+            if pa.types.is_nested(kind) or pa.types.is_null(kind):
                 raise PlanError(
-                    f"'{name}' is {type_name(kind)}, which has no hash to find a result by; pass "
-                    "key= the columns that the result depends on, or a function that gives a tuple"
+                    f"'{name}' is {type_name(kind)}, which cannot be a key; pass key= the columns "
+                    "that the result depends on"
                 )
-        return tuple(tree for _, tree in items)
+        return tuple(items)
 
     def inspect(self, function: Callable[[Any], Any] = print) -> Stream:
         """Shows each record to a function where it is computed, and passes it on."""

@@ -92,7 +92,9 @@ PIPELINES: dict[str, Pipeline] = {
     "filter": lambda s, _: s.filter("v > 0"),
     "flat_map": lambda s, _: s.flat_map(col("line").split(" "), name="word"),
     "row function": lambda s, _: s.map(_double, schema=DOUBLED),
-    "map_memo": lambda s, _: s.map_memo(_double, ["k", "v", "at"], schema=DOUBLED, size=9),
+    "map_memo": lambda s, _: s.map_memo(
+        _double, ["k", "v", "at"], schema=DOUBLED, max_size=9
+    ),
     "split": lambda s, _: s.split("v > 0")[1].union(s.split(lambda row: row.k == "a")[0]),
     "route": lambda s, _: s.route(up="v > 0", down="v < -3").rest.select("v", "at"),
     "buffer": lambda s, _: s.filter("v > 0").buffer(hr.fixed(7)).key_by("k")

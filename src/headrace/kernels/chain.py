@@ -133,7 +133,7 @@ def compile_step(step: Narrow, schema: pa.Schema, zone: str = "UTC") -> tuple[Ru
     if isinstance(step, Route):
         return route_rows(step, schema, zone)
     if isinstance(step, MapMemo):
-        return memo_rows(step, schema, zone), step.schema
+        return memo_rows(step, schema, zone)
     if isinstance(step, MapRows):
         return _map_rows(step, schema)
     if isinstance(step, EventTime):

@@ -1,8 +1,9 @@
-"""``map_memo``: a person's function of a record, asked once for each key it depends on."""
+"""``map_memo``: columns computed by a Python function of a key, with a cache of its results."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -10,112 +11,107 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.errors import StepError
 from headrace.kernels.columns import as_column
 from headrace.kernels.expressions import compile_expression, evaluate
-from headrace.kernels.rows import describe, packed, results_of
+from headrace.kernels.rows import packed, results_of
 from headrace.plan.rows import MapMemo
 
-Keys = tuple[Sequence[Hashable], Any]
-"""The different keys of a bundle, and which of them each record has."""
 _MISSING = object()
 
 
 class Memo:
-    """The results of the keys that were asked for last, at most so many. Threads share it."""
+    """Function results by key: the most recently used ones, each for a limited time.
 
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.results: OrderedDict[Hashable, Any] = OrderedDict()
+    Threads share it.
+    """
+
+    def __init__(
+        self,
+        max_size: int,
+        ttl: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.max_size, self.ttl, self.clock = max_size, ttl, clock
+        self.results: OrderedDict[Hashable, tuple[Any, float]] = OrderedDict()
+        """Each result and when it was computed."""
         self.lock = threading.Lock()
 
     def get(self, keys: Sequence[Hashable]) -> list[Any]:
-        """What is remembered of some keys; ``_MISSING`` for the others."""
-        results = self.results
+        """Return the result of each key, or ``_MISSING``."""
+        found = []
+        oldest = -np.inf if self.ttl is None else self.clock() - self.ttl
         with self.lock:
-            found = [results.get(key, _MISSING) for key in keys]
-            for key, result in zip(keys, found, strict=True):
-                if result is not _MISSING:
-                    results.move_to_end(key)
+            for key in keys:
+                result, computed = self.results.get(key, (_MISSING, np.inf))
+                if computed <= oldest:
+                    result = _MISSING
+                elif result is not _MISSING:
+                    self.results.move_to_end(key)
+                found.append(result)
         return found
 
-    def put(self, keys: Sequence[Hashable], new: Sequence[Any]) -> None:
-        """Remember results, and forget those that were not asked for the longest."""
+    def put(self, keys: Sequence[Hashable], results: Sequence[Any], computed: float) -> None:
+        """Add results, and drop the least recently used ones beyond ``max_size``."""
         with self.lock:
-            for key, result in zip(keys, new, strict=True):
-                self.results[key] = result
+            for key, result in zip(keys, results, strict=True):
+                self.results[key] = result, computed
                 self.results.move_to_end(key)
-            while len(self.results) > self.size:
+            while len(self.results) > self.max_size:
                 self.results.popitem(last=False)
 
 
 def memo_rows(
     step: MapMemo, schema: pa.Schema, zone: str
-) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """The step as a function of a bundle, with a memory of its own."""
-    label, memo = f"{step.label} ({step.function_name})", Memo(step.size)
-    key = step.key
-    keys_of = _by_function(key, label) if callable(key) else _by_columns(key, schema, zone)
+) -> tuple[Callable[[pa.RecordBatch], pa.RecordBatch], pa.Schema]:
+    """Compile the step: a function of a bundle with its own cache, and the columns after it."""
+    label = f"{step.label} ({step.function_name})"
+    memo = Memo(step.max_size, None if step.ttl is None else step.ttl / 1e6)
+    kernels = [compile_expression(tree, schema, zone) for _, tree in step.key]
+    key_names = [name for name, _ in step.key]
+    added = [f.with_name(name) for f, name in zip(step.returns, step.names, strict=True)]
+    replaced = {field.name: field for field in added}
+    after = pa.schema(
+        [replaced.get(field.name, field) for field in schema]
+        + [field for field in added if field.name not in schema.names]
+    )
 
     def run(batch: pa.RecordBatch) -> pa.RecordBatch:
-        keys, index = keys_of(batch)
+        columns = [evaluate(kernel, batch) for kernel in kernels]
+        keys, index = _distinct([_exact(column) for column in columns])
         results = memo.get(keys)
         missing = [i for i, result in enumerate(results) if result is _MISSING]
         if missing:
             first = np.empty(len(keys), np.int64)
-            first[index[::-1]] = np.arange(batch.num_rows)[::-1]  # the last that is put stays
-            rows = batch.take(as_column(first[missing]))
+            first[index[::-1]] = np.arange(batch.num_rows)[::-1]  # the first row of each key wins
+            keyed = pa.RecordBatch.from_arrays(columns, names=key_names)
+            rows = keyed.take(as_column(first[missing]))
+            computed = memo.clock()
             new = [result for _, result in results_of(step.function, rows, label)]
             for i, result in zip(missing, new, strict=True):
                 results[i] = result
-            memo.put([keys[i] for i in missing], new)
-        made = packed(results, step.schema, label)
-        return made if len(keys) == batch.num_rows else made.take(as_column(index))
+            memo.put([keys[i] for i in missing], new, computed)
+        made = packed(results, step.returns, label)
+        if len(keys) < batch.num_rows:
+            made = made.take(as_column(index))
+        arrays = dict(zip(batch.schema.names, batch.columns, strict=True))
+        arrays |= dict(zip(step.names, made.columns, strict=True))
+        return pa.RecordBatch.from_arrays([arrays[name] for name in after.names], schema=after)
 
-    return run
+    return run, after
 
 
-def _by_columns(trees: Any, schema: pa.Schema, zone: str) -> Callable[[pa.RecordBatch], Keys]:
-    kernels = [compile_expression(tree, schema, zone) for tree in trees]
-
-    def keys_of(batch: pa.RecordBatch) -> Keys:
-        columns = [_exact(evaluate(kernel, batch)) for kernel in kernels]
-        if len(columns) == 1:
-            encoded = columns[0].dictionary_encode(null_encoding="encode")
-            return encoded.dictionary.to_pylist(), np.asarray(encoded.indices)
-        return _different(zip(*(column.to_pylist() for column in columns), strict=True))
-
-    return keys_of
+def _distinct(columns: list[pa.Array]) -> tuple[Sequence[Hashable], Any]:
+    """The distinct keys of a bundle, and which of them each record has."""
+    if len(columns) == 1:
+        encoded = columns[0].dictionary_encode(null_encoding="encode")
+        return encoded.dictionary.to_pylist(), np.asarray(encoded.indices)
+    places: dict[Hashable, int] = {}
+    keys = zip(*(column.to_pylist() for column in columns), strict=True)
+    index = [places.setdefault(key, len(places)) for key in keys]
+    return list(places), np.array(index, np.int64)
 
 
 def _exact(column: pa.Array) -> pa.Array:
-    """Numbers by their bits, for 0.0 is not -0.0 to a function, and NaN is not itself."""
+    """Floats as their bits: 0.0 and -0.0 are different keys, and NaN equals itself."""
     bits = {pa.float64(): pa.int64(), pa.float32(): pa.int32()}
     return column.view(bits[column.type]) if column.type in bits else column
-
-
-def _by_function(function: Callable[..., Any], label: str) -> Callable[[pa.RecordBatch], Keys]:
-    where = f"{label}, its key"
-
-    def keys_of(batch: pa.RecordBatch) -> Keys:
-        found = list(results_of(function, batch, where))
-        try:
-            return _different(key for _, key in found)
-        except TypeError:
-            for row, key in found:
-                try:
-                    hash(key)
-                except TypeError:
-                    raise StepError(
-                        f"{label} failed on record {describe(row)}: its key is a "
-                        f"{type(key).__name__}, which has no hash; give a tuple or text"
-                    ) from None
-            raise
-
-    return keys_of
-
-
-def _different(keys: Any) -> Keys:
-    places: dict[Hashable, int] = {}
-    index = [places.setdefault(key, len(places)) for key in keys]
-    return list(places), np.array(index, np.int64)

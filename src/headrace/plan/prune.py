@@ -11,7 +11,7 @@ from sqlglot import exp
 from headrace.plan.joins import LookUp
 from headrace.plan.node import Narrow
 from headrace.plan.partitions import Buffered
-from headrace.plan.rows import Explode, Filter, MapBatches, MapRows, Project, Route
+from headrace.plan.rows import Explode, Filter, MapBatches, MapMemo, MapRows, Project, Route
 from headrace.plan.table_join import TableJoin
 from headrace.plan.time import EventTime
 
@@ -66,6 +66,10 @@ def prune(
         elif isinstance(step, LookUp):
             kept.append(step)
             wanted = step.join.reads(1 - step.side)
+        elif isinstance(step, MapMemo):
+            kept.append(step)
+            if wanted is not None:
+                wanted = wanted - set(step.names) | columns_of(tree for _, tree in step.key)
         else:
             assert isinstance(step, (MapRows, MapBatches))
             kept.append(step)

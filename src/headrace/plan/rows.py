@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 from sqlglot import exp
 
 from headrace.plan.node import Named, Narrow, function_name, is_same, named, show
 from headrace.plan.texts import Texts, texts_of
+from headrace.windows import show_duration
 
 NATIVE = "__headrace_native__"
 """What marks a function that must be compiled."""
@@ -102,10 +104,17 @@ class MapRows(Narrow):
 
 @dataclass(frozen=True, eq=False)
 class MapMemo(MapRows):
-    """A person's function of one record, whose results are remembered by what they depend on."""
+    """Columns computed by a Python function of a key, with a cache of its results."""
 
-    key: tuple[exp.Expr, ...] | Callable[..., Any] = ()
-    size: int = 1
+    key: Named
+    """The columns that the function gets."""
+    returns: pa.Schema
+    """What the function returns."""
+    names: tuple[str, ...]
+    """The columns that this adds or replaces, one for each of ``returns``."""
+    max_size: int
+    ttl: int | None
+    """How long a result is used, in microseconds."""
 
     @property
     def function_name(self) -> str:
@@ -113,9 +122,9 @@ class MapMemo(MapRows):
 
     @property
     def detail(self) -> str:
-        key = self.key
-        by = function_name(key) if callable(key) else ", ".join(map(show, key))
-        return f"{self.function_name} by {by}, {self.size:,} results remembered"
+        by = ", ".join(named(n, t) for n, t in self.key)
+        span = "" if self.ttl is None else f" for {show_duration(self.ttl)}"
+        return f"{self.function_name} by {by}, keeps {self.max_size:,} results{span}"
 
 
 @dataclass(frozen=True, eq=False)
