@@ -15,7 +15,7 @@ from headrace.plan.time import clock_needed, clock_of, is_bounded, zone_of
 from headrace.steps import Steps
 from headrace.tables import refreshed
 from headrace.types import type_name
-from headrace.windows import duration
+from headrace.windows import EventClock, duration
 
 if TYPE_CHECKING:
     from headrace.stream import Stream
@@ -124,6 +124,7 @@ class Joining(Steps):
                 raise PlanError(f"{other!r} is not a stream")
             left, right = self._join_keys(other, on, left_on, right_on, suffix)
             clocks = [clock_needed(s.node, "join_within") for s in (self, other)]
+            self._same_clocks(other, *clocks)
             fields, renamed = self._beside(other, right, suffix)
             return self._with(
                 JoinWithin(
@@ -162,6 +163,8 @@ class Joining(Steps):
                     for stream in (self, other):
                         clock_needed(stream.node, "zip of a stream that does not end")
                 left = right = None
+            else:
+                self._same_clocks(other, left, right)
             fields, renamed = self._beside(other, [], suffix)
             step = max(at.step, other.node.step + 1)
             schema, clocks = pa.schema(fields), (left, right)
@@ -184,15 +187,29 @@ class Joining(Steps):
         self._known(*left)
         other._known(*right)
         for a, b in zip(left, right, strict=True):
-            x, y = self.schema.field(a).type, other.schema.field(b).type
-            if not x.equals(y):
-                raise PlanError(
-                    f"'{a}' is {type_name(x)} on the left and '{b}' {type_name(y)} on the "
-                    "right; cast one of them"
-                )
+            x = self._same_type(other, a, b)
             if pa.types.is_nested(x):
                 raise PlanError(f"'{a}' is {type_name(x)}, which cannot be a key")
         return left, right
+
+    def _same_type(self, other: Stream, left: str, right: str, fix: str = "") -> pa.DataType:
+        """The type of two columns whose values are compared; refuse different types.
+
+        Times with and without a time zone are different types: nothing says how far apart they are.
+        """
+        a, b = self.schema.field(left).type, other.schema.field(right).type
+        if not a.equals(b):
+            raise PlanError(
+                f"'{left}' is {type_name(a)} on the left and '{right}' {type_name(b)} on the "
+                f"right; cast one of them{fix}"
+            )
+        return a
+
+    def _same_clocks(self, other: Stream, left: EventClock, right: EventClock) -> None:
+        """Refuse event times that cannot be compared."""
+        for a in left.columns:
+            for b in right.columns:
+                self._same_type(other, a, b, " before event_time")
 
     def _beside(
         self, other: Stream, keys: list[str], suffix: str

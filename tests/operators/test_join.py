@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import datetime
+
 import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace import testing
 from tests.conftest import for_all
 
 SIDE = st.lists(
@@ -109,3 +112,36 @@ def test_mistakes_are_refused_when_built(build, message):
     a = hr.from_items([{"k": 1, "v": 2}])
     with pytest.raises(hr.PlanError, match=message):
         build(a, hr.from_items([{"k": 1, "v": 2}]))
+
+
+NOON = datetime.datetime(2026, 7, 1, 12)
+TWO_INPUTS = {
+    "union": lambda a, b: a.union(b),
+    "join": lambda a, b: a.join(b, on="at"),
+    "join, other names": lambda a, b: a.join(b, left_on="at", right_on="at", how="anti"),
+    "join_within": lambda a, b: a.join_within(b, on="k", before="1h"),
+    "zip": lambda a, b: a.zip(b),
+    "join_within of pairs": lambda a, b: a.zip(a).join_within(b, on="k"),
+    "zip of windows": lambda a, b: a.window(hr.tumbling("1h")).count("n").zip(b),
+}
+
+
+@pytest.mark.parametrize("step", TWO_INPUTS)
+@pytest.mark.parametrize("bounded", [True, False])
+def test_times_with_and_without_a_time_zone_do_not_mix(step, bounded):
+    def timed(at):
+        script = [testing.records({"k": 1, "at": at})]
+        return testing.script(script, bounded=bounded, ends=True).event_time("at", delay="1s")
+
+    naive, aware = timed(NOON), timed(NOON.replace(tzinfo=datetime.UTC))
+    for one, other in ((naive, aware), (aware, naive)):
+        with pytest.raises(hr.PlanError, match=r"timestamp\b.* timestamp_ntz\b|_ntz.* timestamp\b"):
+            TWO_INPUTS[step](one, other)
+
+
+@pytest.mark.parametrize("step", ["join", "join_within", "zip"])
+def test_times_mix_after_a_cast(step, engine):
+    naive = hr.from_items([{"k": 1, "at": NOON}]).with_columns(at="cast(at as timestamp)")
+    aware = hr.from_items([{"k": 1, "at": NOON.replace(tzinfo=datetime.UTC)}])
+    pairs = TWO_INPUTS[step](naive.event_time("at"), aware.event_time("at"))
+    assert pairs.collect(on=engine).num_rows == 1
