@@ -35,6 +35,8 @@ def operator_for(kind: str) -> Operator:
     stream = hr.from_arrow(pa.Table.from_batches([], SCHEMA)).event_time("at").key_by("k")
     if kind == "numbers":
         scanned = stream.scan(_total, 0, schema={"total": "bigint"}, keep="v")
+    elif kind == "duplicates":
+        scanned = stream.stream.deduplicate("k", within="3us")
     else:
         scanned = stream.scan(_seen, list, schema={"seen": "string"}, keep="v", ttl="40us")
     return compiled(scanned.node)
@@ -109,7 +111,7 @@ STEPS = st.lists(
 )
 
 
-@pytest.mark.parametrize("kind", ["numbers", "objects that are forgotten"])
+@pytest.mark.parametrize("kind", ["numbers", "objects that are forgotten", "duplicates"])
 @pytest.mark.parametrize("bucket", [64, 256 << 10])
 def test_a_scan_goes_on_from_its_store(
     kind: str, bucket: int, monkeypatch: pytest.MonkeyPatch

@@ -368,9 +368,11 @@ class Stream(
     def deduplicate(self, *columns: str, within: Any = None) -> Stream:
         """The first record of each value of some columns: ``deduplicate("id", within="1h")``.
 
-        It passes at once, as it comes; one with the same values passes again when its event time
-        is at least ``within`` away from that of the last that passed. Without ``within`` values are
-        remembered for ever.
+        Records are taken as they arrive, and the first passes at once. With ``within``, a record
+        with the same values passes if its event time is at least ``within`` away from that of
+        every record that passed before, earlier or later. The time of a record that passed is kept
+        until the watermark is ``within`` past it, which is as long as another record can be near
+        it. Without ``within`` values are kept for ever.
         """
         return deduplicated(self, columns, within)
 

@@ -492,6 +492,40 @@ def test_duplicates_out_of_order(engine: Any) -> None:
     assert sorted(t.timestamp() for t in found["at"].to_pylist()) == [0, 100]
 
 
+def test_every_record_that_passed_counts(engine: Any) -> None:
+    """However many of a key there are, in any order, bundle size and kind of input."""
+    times = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 60)), max_size=80)
+
+    @for_all(
+        engine, box=60, spark=4, times=times, within=st.integers(1, 8), bounded=st.booleans(),
+        bundle=st.sampled_from([1, 5, None]), marks=st.booleans(),
+    )  # fmt: skip
+    def _(times: Any, within: int, bounded: bool, bundle: int | None, marks: bool) -> None:
+        rows = [{"k": k, "i": i, "at": seconds(t)} for i, (k, t) in enumerate(times)]
+        script: list[Any] = []
+        for i in range(0, len(rows), 7):
+            script.append(testing.records(*rows[i : i + 7]))
+            if marks and i + 7 < len(rows):
+                script.append(testing.watermark(min(row["at"] for row in rows[i + 7 :])))
+        schema = {"k": "string", "i": "bigint", "at": "timestamp"}
+        source = testing.script(script, schema=schema, bounded=bounded, ends=True, at_once=3)
+        once = source.event_time("at").deduplicate("k", within=f"{within}s")
+        on = hr.Box(workers=2, bundle=bundle) if engine.name == "box" else engine
+        if bounded:
+            found = once.collect(on=on)
+        else:
+            job = once.start(on=on)
+            assert job.wait(120)
+            found = job.result()
+        passed: dict[str, list[int]] = defaultdict(list)
+        wanted = []
+        for i, (k, t) in enumerate(times):
+            if all(abs(t - other) >= within for other in passed[k]):
+                passed[k].append(t)
+                wanted.append(i)
+        assert sorted(found["i"].to_pylist()) == wanted
+
+
 def test_time_to_live_of_records_out_of_order() -> None:
     rows = [{"k": "a", "v": 1, "x": 1.0, "at": seconds(t)} for t in (0, 100, 10, 105)]
     for bundle in (1, 2, None):

@@ -6,32 +6,122 @@ from typing import Any
 
 from numba import njit
 
-from headrace.windows import BEGINNING
+from headrace.windows import BEGINNING, FOREVER
 
 SUM, MIN, MAX = range(3)
 _NEVER = BEGINNING
 
 
-@njit(nogil=True, cache=True)
-def once(slots: Any, times: Any, known: Any, within: int, passed: Any) -> int:
-    """The rows whose key has not passed within some time of theirs; how many there are.
+SLOT, BUCKET, TIME, NEXT = range(4)
+"""The columns of a passed record: its key, the bucket of its time, its time, and the row of another
+one of the same key or -1."""
+_FEW = 4
 
-    ``known`` has the last few times at which each key passed, for records come out of order.
+
+@njit(nogil=True, cache=True)
+def once(
+    slots: Any, times: Any, within: int, after: int, heads: Any, rows: Any, table: Any, sizes: Any,
+    start: int, passed: Any,
+) -> int:  # fmt: skip
+    """Find the records from ``start`` on whose key has not passed within some time of theirs.
+
+    Records that passed are in ``rows``; ``heads`` has the last one of each key, ``table`` is a hash
+    table of them by key and bucket. A bucket is a span of ``within``, so it holds at most one of a
+    key. Those up to the time ``after`` match no record. ``sizes`` counts ``rows`` and ``passed``.
+    Returns how far it came: less than the number of records if ``rows`` is full, or if ``table`` is
+    empty and needed.
     """
+    for i in range(start, slots.size):
+        if sizes[0] == rows.shape[0]:
+            return i
+        slot, time = slots[i], times[i]
+        near = False
+        # Most keys have few: the hash table is for the others.
+        at, before, few = heads[slot], -1, 0
+        while at >= 0 and not near and few < _FEW:
+            apart, following = time - rows[at, TIME], rows[at, NEXT]
+            near = within == FOREVER or (apart < within and -apart < within)
+            if rows[at, TIME] > after:
+                before, few = at, few + 1
+            elif before < 0:
+                heads[slot] = following
+            else:
+                rows[before, NEXT] = following
+            at = following
+        if at >= 0 and not near:
+            if table.size == 0:
+                return i
+            bucket = _bucket(time, within)
+            for other in range(bucket - 1, bucket + 2):
+                at = table[_place(rows, table, slot, other)]
+                if at >= 0:
+                    apart = time - rows[at, TIME]
+                    near = near or (apart < within and -apart < within)
+        if not near:
+            passed[sizes[1]] = i
+            sizes[1] += 1
+            _remember(slot, time, within, heads, rows, table, sizes)
+    return int(slots.size)
+
+
+@njit(nogil=True, cache=True)
+def remember(
+    slots: Any, times: Any, within: int, heads: Any, rows: Any, table: Any, sizes: Any
+) -> None:
+    """Add records that passed, for which there is room."""
+    for i in range(slots.size):
+        _remember(slots[i], times[i], within, heads, rows, table, sizes)
+
+
+@njit(nogil=True, cache=True)
+def passed_of(
+    slots: Any, after: int, heads: Any, rows: Any, starts: Any, times: Any, fill: bool
+) -> None:
+    """Where the times of each key begin, and the times; those up to ``after`` are left out."""
     count = 0
     for i in range(slots.size):
-        time, last = times[i], known[slots[i]]
-        near, oldest = False, 0
-        for j in range(last.size):
-            if last[j] < last[oldest]:
-                oldest = j
-            if last[j] != _NEVER and time - last[j] < within and last[j] - time < within:
-                near = True
-        if not near:
-            last[oldest] = time
-            passed[count] = i
-            count += 1
-    return count
+        starts[i] = count
+        at = heads[slots[i]]
+        while at >= 0:
+            if rows[at, TIME] > after:
+                if fill:
+                    times[count] = rows[at, TIME]
+                count += 1
+            at = rows[at, NEXT]
+    starts[slots.size] = count
+
+
+@njit(nogil=True, cache=True)
+def _remember(
+    slot: int, time: int, within: int, heads: Any, rows: Any, table: Any, sizes: Any
+) -> None:
+    row = sizes[0]
+    bucket = _bucket(time, within)
+    if table.size > 0:
+        table[_place(rows, table, slot, bucket)] = row
+    rows[row, SLOT], rows[row, BUCKET], rows[row, TIME] = slot, bucket, time
+    rows[row, NEXT] = heads[slot]
+    heads[slot] = row
+    sizes[0] += 1
+
+
+@njit(nogil=True, cache=True)
+def _bucket(time: int, within: int) -> int:
+    return time // within if within < FOREVER else 0
+
+
+@njit(nogil=True, cache=True)
+def _place(rows: Any, table: Any, slot: int, bucket: int) -> int:
+    """Where a key and a bucket are in the hash table, or would be."""
+    mask = table.size - 1
+    mixed = (slot * 0x9E3779B97F4A7C1 + bucket) * 0x2545F4914F6CDD1D
+    place = (mixed ^ (mixed >> 29)) & mask
+    while table[place] >= 0:
+        row = table[place]
+        if rows[row, SLOT] == slot and rows[row, BUCKET] == bucket:
+            break
+        place = (place + 1) & mask
+    return int(place)
 
 
 @njit(nogil=True, cache=True)

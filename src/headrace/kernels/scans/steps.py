@@ -85,7 +85,7 @@ class Steps:
 
         And the keys whose states that has changed.
         """
-        return None, _NO_SLOTS
+        return None, NO_SLOTS
 
     def soonest(self) -> int:
         """When ``passed`` may first give something."""
@@ -104,7 +104,7 @@ class Steps:
         raise NotImplementedError
 
 
-_NO_SLOTS = np.zeros(0, np.int64)
+NO_SLOTS = np.zeros(0, np.int64)
 
 
 def grown(values: Any, room: int, fill: Any) -> Any:
