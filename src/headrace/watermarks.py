@@ -29,6 +29,8 @@ class SourceFrontier:
     """How long all splits have been silent, where the watermark then follows the clock."""
     clock: int | None = None
     """The time of day, where that is the time of its records."""
+    last: int = BEGINNING
+    """The last watermark before the end, once the source has ended."""
 
     def reached(self, split: str, watermark: int) -> None:
         """A split's watermark has moved on."""
@@ -64,8 +66,18 @@ class SourceFrontier:
         furthest = max(marks.values())
         return furthest + self.silent if furthest > BEGINNING else furthest
 
+    def final(self) -> int:
+        """The last watermark before the end: that of the split that came furthest.
+
+        It is what the source promises if the other splits end first, so it does not depend on
+        which split ends when.
+        """
+        return max([self.promised, *self.splits.values()])
+
     def advance(self) -> int:
         """Promise what can be; it never goes back."""
+        if self.ended and self.promised < FOREVER:
+            self.last = self.final()
         self.promised = max(self.promised, self.watermark())
         return self.promised
 
@@ -115,6 +127,8 @@ class LaneFrontiers:
     shards: int
     sources: dict[str, SourceFrontier] = field(default_factory=dict)
     operators: dict[str, dict[str, int]] = field(default_factory=dict)
+    lasts: dict[str, dict[str, int]] = field(default_factory=dict)
+    """The last watermark before the end of operators that have ended, by shard."""
 
     def take(self, message: Mapping[str, Any]) -> None:
         """What a source or a shard of an operator says."""
@@ -125,6 +139,8 @@ class LaneFrontiers:
             self.sources.setdefault(name, SourceFrontier()).take(message)
         else:
             self.operators.setdefault(name, {})[str(message["shard"])] = message["watermark"]
+            if "last" in message:
+                self.lasts.setdefault(name, {})[str(message["shard"])] = message["last"]
 
     def advance(self, sources: Iterable[str]) -> None:
         """All watermarks of a batch have come: see how far each source of the job is.
@@ -148,15 +164,25 @@ class LaneFrontiers:
                 marks.append(min(known.values()) if len(known) == self.shards else BEGINNING)
         return min(marks, default=BEGINNING)
 
+    def last(self, feeders: Iterable[str]) -> int:
+        """The last watermark before the end of what feeds a lane, all of which has ended."""
+        marks = []
+        for name in feeders:
+            if name[0] == "s":
+                marks.append(self.sources[name].last)
+            else:
+                marks.append(min(self.lasts.get(name, {}).values(), default=BEGINNING))
+        return max(marks, default=BEGINNING)
+
     def saved(self) -> dict[str, Any]:
         """As JSON holds it."""
         sources = {name: frontier.saved() for name, frontier in self.sources.items()}
-        return {"sources": sources, "operators": self.operators}
+        return {"sources": sources, "operators": self.operators, "lasts": self.lasts}
 
     @staticmethod
     def of(shards: int, saved: Mapping[str, Any]) -> LaneFrontiers:
         sources = {name: SourceFrontier(**f) for name, f in saved.get("sources", {}).items()}
-        return LaneFrontiers(shards, sources, saved.get("operators", {}))
+        return LaneFrontiers(shards, sources, saved.get("operators", {}), saved.get("lasts", {}))
 
 
 class Activity:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 import headrace as hr
 from headrace import testing
 from headrace.checkpoints.state import holdings
 from headrace.state import read_state
-from tests.conftest import PATIENCE
+from tests.conftest import PATIENCE, for_all
 from tests.streams.conftest import drop
 from tests.streams.test_stream_kills import EPOCH
 from tests.streams.test_stream_state import put, timed
@@ -79,7 +80,7 @@ def _rings(n: int, time: Any, timer: Any) -> Any:
 
 @pytest.mark.parametrize("marks", [(20,), (4, 11, 20), ()])
 def test_a_timer_goes_off_until_its_key_is_forgotten(engine: Any, marks: tuple[int, ...]) -> None:
-    """Whatever watermarks there are, and however they are taken together."""
+    """By watermarks; at the end it goes off once."""
     first, last = ({"k": k, "at": testing.seconds(t)} for k, t in (("a", 0), ("b", 30)))
     between = [testing.watermark(testing.seconds(t)) for t in marks]
     script = [testing.records(first), *between, testing.records(last)]
@@ -89,7 +90,136 @@ def test_a_timer_goes_off_until_its_key_is_forgotten(engine: Any, marks: tuple[i
     job = keyed.scan(_again, 0, schema={"n": "bigint"}, on_timer=_rings, ttl="10s").start(on=engine)
     assert job.wait(PATIENCE)
     found = sorted(row["at"].timestamp() for row in job.result().to_pylist())
-    assert found == [3, 6, 9, 33, 36, 39]
+    assert found == ([3, 6, 9, 33] if marks else [3, 33])
+
+
+def _firings(
+    records: list[tuple[str, int]], last: int | None, ttl: int | None
+) -> list[tuple[str, int]]:
+    """When ``_again`` and ``_rings`` fire: up to the last watermark, and once at the end."""
+    found = []
+    for key in {k for k, _ in records}:
+        timer = seen = None
+        for at in [*sorted(t for k, t in records if k == key), None]:
+            until = last if at is None else at
+            if seen is not None and until is not None:
+                limit = until if ttl is None else min(until, seen + ttl)
+                while timer is not None and timer <= limit:
+                    found.append((key, timer))
+                    timer += 3
+                if ttl is not None and until >= seen + ttl:
+                    timer = None  # the key is forgotten
+            if at is not None:
+                seen, timer = at, at + 3
+            elif timer is not None and (ttl is None or timer <= seen + ttl):
+                found.append((key, timer))
+    return sorted(found)
+
+
+TIMED = {"k": "string", "at": "timestamp"}
+
+
+def _timers(
+    engine: Any, splits: list[list[tuple[str, int]]], delay: int | None, ttl: int | None,
+    bounded: bool, at_once: int, bundle: int | None, union: bool,
+) -> list[tuple[str, int]]:  # fmt: skip
+    """When the timers fire over some splits; with a delay, or with the sources' own watermarks."""
+    scripts: list[list[Any]] = []
+    for records in splits:
+        events: list[Any] = []
+        for k, t in records:
+            events.append(testing.records({"k": k, "at": testing.seconds(t)}))
+            if delay is None:
+                events.append(testing.watermark(testing.seconds(t)))
+        scripts.append(events)
+    options: dict[str, Any] = {"bounded": bounded, "ends": True, "at_once": at_once}
+    sources = [[events] for events in scripts] if union else [scripts]
+    made = [testing.script(*source, schema=TIMED, **options) for source in sources]
+    said = None if delay is None else f"{delay}s"
+    first, *others = (each.event_time("at", delay=said) for each in made)
+    scanned = (
+        first.union(*others)
+        .key_by("k")
+        .scan(
+            _again,
+            0,
+            schema={"n": "bigint"},
+            on_timer=_rings,
+            ttl=None if ttl is None else f"{ttl}s",
+        )
+    )
+    on = hr.Box(workers=2, bundle=bundle, debug=True) if engine.name == "box" else engine
+    if bounded:
+        table = scanned.collect(on=on)
+    else:
+        job = scanned.start(on=on)
+        assert job.wait(PATIENCE)
+        table = job.result()
+    return sorted((row["k"], int(row["at"].timestamp())) for row in table.to_pylist())
+
+
+def test_timers_fire_up_to_the_last_watermark_and_once_at_the_end(engine: Any) -> None:
+    """Whatever arrives together with the end, from any number of splits and sources."""
+    times = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40)), min_size=1, max_size=8)
+
+    @for_all(
+        engine, box=60, spark=8, splits=st.lists(times, min_size=1, max_size=2),
+        delay=st.sampled_from([None, 0, 5]), ttl=st.sampled_from([None, 7]), bounded=st.booleans(),
+        at_once=st.sampled_from([1, 2, 50]), bundle=st.sampled_from([1, 3, None]),
+        union=st.booleans(),
+    )  # fmt: skip
+    def _(splits: Any, **how: Any) -> None:
+        splits = [sorted(records, key=lambda record: record[1]) for records in splits]
+        last = max(t for records in splits for _, t in records) - (how["delay"] or 0)
+        every = [record for records in splits for record in records]
+        assert _timers(engine, splits, **how) == _firings(every, last, how["ttl"])
+
+
+def test_timers_fire_once_at_the_end_after_restarts(engine: Any, tmp_path: Path) -> None:
+    """The last watermark is from a run before the one in which the input ends."""
+    folder, out, state = tmp_path / "in", tmp_path / "out", tmp_path / "state"
+    folder.mkdir()
+    scanned = (
+        timed(folder)
+        .key_by("k")
+        .scan(_again, 0, schema={"n": "bigint"}, on_timer=_rings, ttl="10s")
+    )
+    records = [("a", 0), ("b", 1), ("b", 12), ("c", 14)]
+    for i in range(0, len(records), 2):
+        rows = [{"k": k, "v": 0, "at": float(EPOCH + t)} for k, t in records[i : i + 2]]
+        put(folder, f"{i}.csv", rows)
+        job = scanned.write_parquet(out).start(on=engine, checkpoint=state, trigger="available-now")
+        assert job.wait(PATIENCE)
+    drop(folder, "_DONE", "")
+    assert scanned.write_parquet(out).start(on=engine, checkpoint=state).wait(PATIENCE)
+    found = hr.read_parquet(out).collect(on="box").to_pylist()
+    fired = sorted((row["k"], int(row["at"].timestamp() - EPOCH)) for row in found)
+    assert fired == _firings(records, 14 - 3, 10)  # the watermark is three seconds behind
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_the_last_watermark_goes_through_other_steps(engine: Any, bounded: bool) -> None:
+    records = [("a", 0), ("b", 1), ("a", 2), ("c", 38)]
+    events = [testing.records({"k": k, "at": testing.seconds(t)}) for k, t in records]
+    source = testing.script(events, schema=TIMED, bounded=bounded, ends=True)
+    live = source.event_time("at", delay="4s")
+    counts = live.key_by("k").window(hr.tumbling("5s")).count()
+    ended = counts.with_columns(at="window_end").select("k", "window_end")
+    steps = {
+        "window": (ended.key_by("k"), [("a", 5), ("b", 5), ("c", 40)], 1e-6),
+        "rank": (live.key_by("k").rank().key_by("k"), records, 0),
+    }
+    for name, (stream, arrived, before) in steps.items():
+        scanned = stream.scan(_again, 0, schema={"n": "bigint"}, on_timer=_rings)
+        if bounded:
+            table = scanned.collect(on=engine)
+        else:
+            job = scanned.start(on=engine)
+            assert job.wait(PATIENCE)
+            table = job.result()
+        time = table.column_names[1]
+        fired = [(row["k"], row[time].timestamp()) for row in table.to_pylist()]
+        assert sorted(fired) == _firings(arrived, 34 - before, None), name
 
 
 def test_a_timer_by_the_clock_goes_off_after_a_restart(tmp_path: Path, box_engine: hr.Box) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Lane:
     """One input of a transform: its containers in order, and those whose place is not known yet."""
 
-    __slots__ = ("containers", "number", "unplaced", "vertex", "watermark")
+    __slots__ = ("containers", "last", "number", "unplaced", "vertex", "watermark")
 
     def __init__(self, vertex: Vertex, number: int) -> None:
         self.vertex, self.number = vertex, number
@@ -43,6 +43,8 @@ class Lane:
         self.unplaced: dict[int, Container] = {}
         self.watermark = BEGINNING
         """The last watermark consumed."""
+        self.last = BEGINNING
+        """The last one before the end."""
 
     def __len__(self) -> int:
         return len(self.containers) + len(self.unplaced)
@@ -382,7 +384,8 @@ class Cascade:
         """The last of the containers from one that is due on whose watermarks are due as well.
 
         Those before it are cancelled: where a transform is behind, the windows of several epochs
-        are closed together, and so in parallel.
+        are closed together, and so in parallel. The last watermark before the end is not: timers
+        fire up to it.
         """
         lane = container.lane
         if lane.vertex.joint or lane.vertex.each_watermark:
@@ -390,6 +393,8 @@ class Cascade:
         while len(lane.containers) > 1:
             later = lane.containers[1]
             if later.state is not ContainerState.WM_ASSIGNED or later.unconsumed:
+                break
+            if later.watermark == FOREVER:
                 break
             self.cancel(lane.containers[0])
             container = later
@@ -407,7 +412,15 @@ class Cascade:
         if not vertex.joint:
             vertex.watermark = container.watermark
             return container.watermark
+        if container.watermark < FOREVER:
+            lane.last = container.watermark
         joint = min(each.watermark for each in vertex.lanes)
+        last = max(each.last for each in vertex.lanes)
+        if joint == FOREVER and last > vertex.watermark:
+            # Of lanes that end in any order: the last watermark of all of them, then the end.
+            end = self.open(vertex, lane.number, container.epoch, container.since)
+            self.assign(end, FOREVER, container.arrived)
+            container.watermark = lane.watermark = joint = last
         if joint <= vertex.watermark:
             return None
         vertex.watermark = joint

@@ -34,6 +34,8 @@ class Epochs:
         """Windows downstream: an epoch is cut where one of their panes ends."""
         self.every_watermark = False
         """Whether something downstream can use any watermark, not just those."""
+        self.last_watermark = False
+        """Whether the last watermark before the end matters: timers fire up to it."""
         self.number = 0
         self.containers: list[Container] = []
         self.since_cut = 0

@@ -74,6 +74,7 @@ class Graph:
         self.clocks: list[tuple[Vertex, Node]] = []
         self.grains: list[Window] = []
         self.every_watermark = False
+        self.last_watermark = False
         self.saved: dict[int, list[tuple[TrackedStore, Note]]] = {}
         """For each step with state what a checkpoint has of its shards, if there is one."""
         self.hosted: dict[int, Hosted] = {}
@@ -189,6 +190,7 @@ class Graph:
         vertex = Vertex(node.label, hosted, len(above))
         # A timer may be set again as often as a watermark passes it.
         vertex.each_watermark = isinstance(node, Custom) or operator.has_timers
+        self.last_watermark = self.last_watermark or vertex.each_watermark
         runs_python = not_compiled(node) is not None if isinstance(node, Scan) else node.python
         vertex.python = runs_python or any(_runs_python(steps) for _, steps in above)
         for lane, ((port, _), chain) in enumerate(zip(above, operator.chains, strict=True)):
@@ -323,6 +325,8 @@ class Graph:
             vertex.buffering.in_turn = in_turn
         feeds = [self.feeds[id(n)] for n in sources_of(self.ends) if id(n) in self.feeds]
         turns = self._turns()
+        for hosted in self.hosted.values():
+            hosted.passes_all = self.last_watermark
         for feed in feeds:
             columns = feed.columns
             node = feed.node
@@ -340,6 +344,7 @@ class Graph:
             epochs = ingress.epochs
             epochs.outputs, epochs.late_outputs = feed.outputs, feed.late
             epochs.grains, epochs.every_watermark = self.grains, self.every_watermark
+            epochs.last_watermark = self.last_watermark
             made.append(ingress)
         return made
 

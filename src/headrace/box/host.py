@@ -90,6 +90,9 @@ class Hosted:
         count = _shards(operator, workers) if saved is None else len(saved)
         self.shards = Shards(operator, count, workers, saved, crowded=are_crowded(workers))
         self.passed = BEGINNING
+        self.passes_all = False
+        """Whether watermarks that bring no results are passed on too: timers downstream fire up to
+        the last one."""
 
     @property
     def nbytes(self) -> int:
@@ -133,7 +136,8 @@ class Hosted:
         before = self.shards.watermarks[out.lane]
         self.shards.watermarks[out.lane] = time
         if not self.operator.advances(before, time):
-            out.watermark = None
+            if not self.passes_all:
+                out.watermark = None
             return None
         return self._advance(time, out)
 

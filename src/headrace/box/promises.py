@@ -59,7 +59,9 @@ class Promises:
                 self.advance(said=True)
 
     def end(self) -> None:
-        """Nothing more will be read: the watermark at infinity."""
+        """Nothing more will be read: the last watermark, if timers wait for it, and the end."""
+        if self.event is not None and self.epochs.last_watermark:
+            self._promise(self.frontier.final(), said=True)
         self.frontier.ended = True
         self.frontier.promised = FOREVER
         self.epochs.end()

@@ -83,6 +83,30 @@ def sorted_out(
     return batch.filter(pa.array(~mask)), late, latest
 
 
+class SplitWatermark:
+    """The watermark that bounded input reaches before its end, of what one task reads."""
+
+    def __init__(self, event: EventTime, zone: str) -> None:
+        self.event, self.zone = event, zone
+        self.reached = BEGINNING
+        self._punctuation: Punctuation | None = None
+
+    def observe(self, batch: pa.RecordBatch) -> None:
+        """Take records at the event_time step."""
+        event = self.event
+        if event.delay is not None and batch.num_rows:
+            self.reached = max(self.reached, int(times_of(event, batch).max()) - event.delay)
+        elif event.punctuation is not None:
+            self._punctuation = self._punctuation or punctuation_of(event, batch.schema, self.zone)
+            assert self._punctuation is not None
+            self.reached = max([self.reached, *(time for _, time in self._punctuation(batch))])
+
+    def announce(self, watermark: int) -> None:
+        """Take a watermark of the source's own."""
+        if is_by_source(self.event):
+            self.reached = max(self.reached, watermark)
+
+
 def first_late(event: EventTime, late: pa.RecordBatch) -> tuple[int, int]:
     """The event time of the first of some late records, and the watermark it came after."""
     return int(times_of(event, late)[0]), int(numbers(late.column(-2), np.int64)[0])

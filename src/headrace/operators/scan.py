@@ -387,7 +387,8 @@ class ScanState(State):
         due = self.steps.timers[slots] <= untils
         slots, untils = slots[due], untils[due]
         if slots.size:
-            fired = self.steps.fire(slots, untils)
+            # At the end each fires once: one that is set again would never stop.
+            fired = self.steps.fire(slots, untils, once=now == FOREVER)
             keys.touched[slots] = True
             if fired is not None:
                 yield from self._given(self._fired(*fired))

@@ -55,6 +55,10 @@ def prune(
             kept.append(step)
             if wanted is not None:
                 wanted = wanted - {step.column} if step.by_clock else wanted | {step.column}
+                if isinstance(step.punctuation, exp.Expr):
+                    wanted = wanted | columns_of([step.punctuation])
+                elif step.punctuation is not None:
+                    wanted = None
         elif isinstance(step, Explode):
             keep = step.keep if wanted is None else tuple(k for k in step.keep if k in wanted)
             kept.append(replace(step, keep=keep))

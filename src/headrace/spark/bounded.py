@@ -33,6 +33,7 @@ from headrace.plan.order import Limit, Sort
 from headrace.plan.partitions import MaxParallelism, Shuffle
 from headrace.plan.prune import prune
 from headrace.plan.rows import Project
+from headrace.plan.scans import Scan, UserStep
 from headrace.plan.sources import External, Read
 from headrace.plan.stages import Stage, in_order, shared_heads
 from headrace.plan.time import Late
@@ -104,6 +105,8 @@ class Lowering:
     """The heads that several stages read."""
     kept: dict[int, tuple[Any, Any]] = field(default_factory=dict)
     """What was computed of those, for all that read it."""
+    timers: set[int] = field(default_factory=set)
+    """The heads that fire timers."""
 
     @property
     def on_this_machine(self) -> bool:
@@ -128,6 +131,7 @@ class Lowering:
 
     def _computed(self, stage: Stage, output: StageOutput, schema: Any) -> Any:
         self.shared.update(shared_heads(stage))
+        self._find_timers(stage)
         most = most_bytes(str(self.session.sparkContext.master))
         with ansi_semantics(self.session, self.zone):
             lookups = Lookups(most, self.shared, keeps_rows, self._table)
@@ -144,8 +148,14 @@ class Lowering:
 
     def rows(self, stage: Stage) -> Any:
         """The records as Spark rows."""
+        self._find_timers(stage)
         with ansi_semantics(self.session, self.zone):
             return self._rows(stage)
+
+    def _find_timers(self, stage: Stage) -> None:
+        for head in (each.head for each in in_order(stage)):
+            if isinstance(head, Scan) and isinstance(head.what, UserStep) and head.what.timed:
+                self.timers.add(id(head))
 
     def clean(self) -> None:
         """Remove what was spooled or kept for the workers."""
@@ -263,7 +273,7 @@ class Lowering:
         shards = self._shards(stage) if operator.is_keyed else 1
         branches, parts = itertools.count(), []
         for side, before in enumerate(stage.inputs):
-            output = PartialOutput(node, shards, side, len(schemas))
+            output = PartialOutput(node, shards, side, len(schemas), bool(self.timers))
             parts.append(self._finished(before, (), output, ROWS_SQL, branches))
         sent = reduce(lambda a, b: a.union(b), parts)
         if not operator.is_keyed and not any(map(_has_tasks, stage.inputs)):

@@ -22,6 +22,7 @@ from headrace.operators.stores import MemoryStore
 from headrace.plan.node import Node
 from headrace.spark.graph import Branch, OperatorFlow
 from headrace.spark.initial import shard_state
+from headrace.spark.last_watermark import LastWatermark, ReceivedWatermarks
 from headrace.spark.pipes import Compiled
 from headrace.spark.python.compiled import once
 from headrace.spark.python.shipping import bare
@@ -38,7 +39,7 @@ from headrace.spark.wire import (
     unpack,
 )
 from headrace.watermarks import LaneFrontiers
-from headrace.windows import FOREVER
+from headrace.windows import BEGINNING, FOREVER
 
 _BRANCH = 1 << 10
 """Where the numbers of levels begin, after those of sources."""
@@ -47,21 +48,36 @@ _BRANCH = 1 << 10
 # Bounded
 
 
-def results_of(operator: Operator, batches: Batches) -> Batches:
-    """The results of an operator from all parts of its shards, which come shard by shard."""
+def results_of(operator: Operator, batches: Batches, last: LastWatermark) -> Batches:
+    """The results of an operator from all parts of its shards, which come shard by shard.
+
+    ``last`` gets what the shards promise before the end.
+    """
+    sides = range(len(operator.chains))
+    ends = [FOREVER for _ in sides]
     for _, rows in itertools.groupby(received(batches), key=lambda row: row[0]):
         state = operator.state(MemoryStore(), {})
-        ends = [FOREVER] * len(operator.chains)
-        for _, batch in state.take(_parts(operator, rows), ends):
-            yield batch
+        told = ReceivedWatermarks()
+        parts = _parts(operator, told.records(rows))
+        if operator.every_watermark:
+            for _, batch in state.take(parts, [BEGINNING for _ in sides]):
+                yield batch
+            lasts = [told.last(side) for side in sides]
+            promised: list[int] = []
+            for _, batch in _at_the_end(state, [], lasts, ends, promised):
+                yield batch
+            last.shards += promised
+        else:
+            for _, batch in state.take(parts, ends):
+                yield batch
+            last.shards.append(max(told.last(side) for side in sides))
 
 
 def _parts(operator: Operator, rows: Iterator[Row]) -> Iterator[Part]:
     for _, _, lane, slice, place, data in rows:
-        if lane != WATERMARK:
-            side = lane if len(operator.chains) > 1 else 0
-            batch = unpack(data, operator.part_schema(side, slice))
-            yield Part(slice, batch, (task_of(place),), side)
+        side = lane if len(operator.chains) > 1 else 0
+        batch = unpack(data, operator.part_schema(side, slice))
+        yield Part(slice, batch, (task_of(place),), side)
 
 
 # Streaming
@@ -115,6 +131,15 @@ class _Running:
         if self.operator is None or not (self.operator.is_keyed or shard == 0):
             return _Relay()
         return self.operator.state(store, note)
+
+
+def _at_the_end(
+    state: State, parts: list[Part], lasts: list[int], ends: list[int], promised: list[int]
+) -> Iterator[Result]:
+    """The results of the last watermarks, then of the end; what was promised in between."""
+    yield from state.take(parts, lasts)
+    promised[:] = [state.promised(max(lasts))]
+    yield from state.take([], ends)
 
 
 class _Relay(State):
@@ -181,7 +206,15 @@ class LevelProgram:
             store = SparkStore(bundles, hosted.number)
             state = running.state(store, notes.setdefault(name, {}), shard)
             given = 0
-            for _, batch in state.take(parts, watermarks):
+            results = state.take(parts, watermarks)
+            last = None
+            if min(watermarks, default=BEGINNING) == FOREVER:
+                # The last watermark and the end may come in one batch, but are two steps.
+                lasts = [frontiers[name].last(f) for f in hosted.feeders]
+                last = [max(lasts)]
+                if running.operator is not None and running.operator.every_watermark:
+                    results = _at_the_end(state, parts, lasts, watermarks, last)
+            for _, batch in results:
                 given += batch.num_rows
                 for pipe in pipes:
                     yield from pipe.add(batch)
@@ -191,6 +224,7 @@ class LevelProgram:
             promised = state.promised(min(watermarks))
             for target in hosted.watermarks_for:
                 message = {"from": f"o{hosted.number}", "shard": shard, "watermark": promised}
+                message |= {} if last is None else {"last": last[0]}
                 yield from sender.to_all(target, message)
             counted = {"operator": hosted.number, "out": given, "bundles": len(parts)}
             counted["records"] = sum(part.batch.num_rows for part in parts)

@@ -6,11 +6,16 @@ stage's narrow steps, and an output that says what leaves the worker.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from headrace.kernels.chain import Chain, compile_chain
+import pyarrow as pa
+
+from headrace.kernels.chain import Chain, Run, compile_chain
+from headrace.kernels.lateness import SplitWatermark
 from headrace.operators.operator import Input, Operator
 from headrace.plan.node import Narrow
+from headrace.plan.time import EventTime
+from headrace.spark.last_watermark import LastWatermark
 from headrace.spark.python.compiled import once
 from headrace.spark.python.failures import carrying
 from headrace.spark.python.shipping import Shipped
@@ -43,11 +48,34 @@ class Program:
         place, output = Place.of(self.branch), self.output
         if isinstance(output, PartialOutput):
             operator: Operator = once(self.key, lambda: output.compiled([self._input], self.zone))
-            batches = _through(operator.chains[output.side], self.input, rows)
-            yield from output.finish(batches, place, operator)
+            last = LastWatermark(place.branch)
+            chain = operator.chains[output.side]
+            if output.tells_watermark:
+                chain = self._watched(chain, last)
+            batches = _through(chain, self.input, rows, last)
+            yield from output.finish(batches, place, operator, last)
         else:
             chain = once(self.key, self._chain)
-            yield from output.finish(_through(chain, self.input, rows), place)
+            batches = _through(chain, self.input, rows, LastWatermark(place.branch))
+            yield from output.finish(batches, place)
+
+    def _watched(self, chain: Chain, last: LastWatermark) -> Chain:
+        """The chain, with a look at the records where their event time is declared."""
+        event = next((step for step in self.steps if isinstance(step, EventTime)), None)
+        if event is None or event.by_clock:
+            return chain
+        last.split = split = SplitWatermark(event, self.zone)
+
+        def watched(run: Run) -> Run:
+            def watch(batch: pa.RecordBatch) -> pa.RecordBatch:
+                result = run(batch)
+                split.observe(result)
+                return result
+
+            return watch
+
+        runs = [(name, watched(run) if name == event.label else run) for name, run in chain.runs]
+        return replace(chain, runs=tuple(runs))
 
     @property
     def _input(self) -> Input:
@@ -57,6 +85,6 @@ class Program:
         return compile_chain(self.steps, self.input.schema, None, self.zone)
 
 
-def _through(chain: Chain, source: StageInput, rows: Batches) -> Batches:
-    for batch in source.read(rows, chain.columns):
+def _through(chain: Chain, source: StageInput, rows: Batches, last: LastWatermark) -> Batches:
+    for batch in source.read(rows, chain.columns, last):
         yield from chain.bundles(batch)

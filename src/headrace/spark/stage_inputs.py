@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.io.source import Split
+from headrace.io.source import Split, Watermark
 from headrace.operators import operator_of
 from headrace.operators.operator import Input
 from headrace.plan.node import Node
 from headrace.spark.host import results_of
+from headrace.spark.last_watermark import LastWatermark
 from headrace.spark.wire import Batches, received, unpack
 from headrace.types import normal_batch
 
@@ -25,14 +26,16 @@ class SplitsInput:
     schema: pa.Schema
     splits: tuple[bytes | str, ...] | None
 
-    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+    def read(self, rows: Batches, columns: Sequence[str], last: LastWatermark) -> Batches:
         for batch in rows:
             for item in batch.column(0).to_pylist():
                 split = _loaded(item if self.splits is None else self.splits[item])
                 wanted = pa.schema([self.schema.field(c) for c in columns])
                 for bundle in split.read(list(columns)):
-                    if isinstance(bundle, pa.RecordBatch):  # and not a watermark
+                    if isinstance(bundle, pa.RecordBatch):
                         yield normal_batch(bundle, wanted)
+                    elif isinstance(bundle, Watermark) and last.split is not None:
+                        last.split.announce(bundle.micros)
 
 
 def _loaded(split: bytes | str) -> Split:
@@ -47,7 +50,7 @@ class FrameInput:
 
     schema: pa.Schema
 
-    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+    def read(self, rows: Batches, columns: Sequence[str], last: LastWatermark) -> Batches:
         wanted = pa.schema([self.schema.field(c) for c in columns])
         for batch in rows:
             named = pa.RecordBatch.from_arrays(batch.columns, names=self.schema.names)
@@ -60,7 +63,7 @@ class BundlesInput:
 
     schema: pa.Schema
 
-    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+    def read(self, rows: Batches, columns: Sequence[str], last: LastWatermark) -> Batches:
         for *_, data in received(rows):
             yield unpack(data, self.schema).select(list(columns))
 
@@ -77,9 +80,9 @@ class StateInput:
     def schema(self) -> pa.Schema:
         return self.node.schema
 
-    def read(self, rows: Batches, columns: Sequence[str]) -> Batches:
+    def read(self, rows: Batches, columns: Sequence[str], last: LastWatermark) -> Batches:
         operator = operator_of(self.node, [Input((), schema) for schema in self.inputs], self.zone)
-        for batch in results_of(operator, rows):
+        for batch in results_of(operator, rows, last):
             if not batch.schema.equals(self.schema):
                 batch = batch.cast(self.schema)
             yield batch.select(list(columns))

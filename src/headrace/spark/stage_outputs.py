@@ -12,6 +12,7 @@ from headrace.io.sink import Sink
 from headrace.operators import operator_of
 from headrace.operators.operator import Input, Operator, Part
 from headrace.plan.node import Node
+from headrace.spark.last_watermark import LastWatermark
 from headrace.spark.pipes import PartialPipe
 from headrace.spark.wire import MESSAGES, Batches, Place, Row, RowSender, gathered, in_batches
 
@@ -57,22 +58,28 @@ class PartialOutput:
     side: int = 0
     """Which of the operator's inputs the records are."""
     inputs: int = 1
+    tells_watermark: bool = False
+    """Whether the shards are told the last watermark before the end: there are timers."""
 
     def compiled(self, inputs: Iterable[Input], zone: str) -> Operator:
         return operator_of(self.node, list(inputs) * self.inputs, zone)
 
-    def finish(self, batches: Batches, place: Place, operator: Operator) -> Batches:
+    def finish(
+        self, batches: Batches, place: Place, operator: Operator, last: LastWatermark
+    ) -> Batches:
         sender = RowSender(range(self.shards), place.first)
         pipe = PartialPipe(operator, self.side, sender, 0, self.side)
-        return in_batches(self._rows(batches, pipe))
+        return in_batches(self._rows(batches, pipe, last))
 
-    def _rows(self, batches: Batches, pipe: PartialPipe) -> Iterator[Row]:
+    def _rows(self, batches: Batches, pipe: PartialPipe, last: LastWatermark) -> Iterator[Row]:
         for batch in batches:
             if batch.num_rows:
                 yield from pipe.add(batch)
             if pipe.is_full:
                 break
         yield from pipe.finish()
+        if self.tells_watermark:
+            yield from pipe.sender.to_all(0, last.message(self.side))
 
 
 @dataclass(frozen=True)

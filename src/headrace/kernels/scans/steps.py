@@ -73,10 +73,12 @@ class Steps:
         """
         raise NotImplementedError
 
-    def fire(self, slots: Any, untils: Any) -> tuple[Any, Any, pa.RecordBatch] | None:
-        """Have the timers of some keys go off, each up to its time.
+    def fire(
+        self, slots: Any, untils: Any, *, once: bool
+    ) -> tuple[Any, Any, pa.RecordBatch] | None:
+        """Fire the timers of some keys, each up to its time; ``once`` even if it is set again.
 
-        Of each output its slot, the timer's time, and what it is.
+        Returns the slot of each output, the timer's time, and the output.
         """
         return None
 

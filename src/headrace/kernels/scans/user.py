@@ -330,15 +330,16 @@ class UserSteps(Steps):
             self.timers[slot] = timer._micros
             yield time, outputs
 
-    def fire(self, slots: Any, untils: Any) -> tuple[Any, Any, pa.RecordBatch] | None:
+    def fire(
+        self, slots: Any, untils: Any, *, once: bool
+    ) -> tuple[Any, Any, pa.RecordBatch] | None:
         given: list[Any] = []
         owners: list[int] = []
         times: list[int] = []
         order = np.argsort(self.timers[slots], kind="stable")
         for slot, until in zip(slots[order].tolist(), untils[order].tolist(), strict=True):
             rings = self._rung(slot, until)
-            # When the input has ended each goes off once: one that is set again would never end.
-            for time, outputs in itertools.islice(rings, 1) if until >= FOREVER - 1 else rings:
+            for time, outputs in itertools.islice(rings, 1) if once else rings:
                 given += outputs
                 owners += [slot] * len(outputs)
                 times += [time] * len(outputs)
