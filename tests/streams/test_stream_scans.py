@@ -197,6 +197,27 @@ def test_timers_fire_once_at_the_end_after_restarts(engine: Any, tmp_path: Path)
     assert fired == _firings(records, 14 - 3, 10)  # the watermark is three seconds behind
 
 
+def test_the_last_watermark_of_a_source_that_ended_before_a_restart(
+    engine: Any, tmp_path: Path
+) -> None:
+    out, state = tmp_path / "out", tmp_path / "state"
+    folders = [tmp_path / name for name in ("ends first", "ends last")]
+    records = [("a", 0), ("a", 40)], [("b", 1)]
+    for folder, mine in zip(folders, records, strict=True):
+        folder.mkdir()
+        put(folder, "0.csv", [{"k": k, "v": 0, "at": float(EPOCH + t)} for k, t in mine])
+    drop(folders[0], "_DONE", "")
+    first, last = map(timed, folders)
+    scanned = first.union(last).key_by("k").scan(_again, 0, schema={"n": "bigint"}, on_timer=_rings)
+    said: dict[str, Any] = {"on": engine, "checkpoint": state}
+    assert scanned.write_parquet(out).start(**said, trigger="available-now").wait(PATIENCE)
+    drop(folders[1], "_DONE", "")
+    assert scanned.write_parquet(out).start(**said).wait(PATIENCE)
+    found = hr.read_parquet(out).collect(on="box").to_pylist()
+    fired = sorted((row["k"], int(row["at"].timestamp() - EPOCH)) for row in found)
+    assert fired == _firings([*records[0], *records[1]], 40 - 3, None)
+
+
 @pytest.mark.parametrize("bounded", [True, False])
 def test_the_last_watermark_goes_through_other_steps(engine: Any, bounded: bool) -> None:
     records = [("a", 0), ("b", 1), ("a", 2), ("c", 38)]

@@ -60,10 +60,14 @@ class Promises:
 
     def end(self) -> None:
         """Nothing more will be read: the last watermark, if timers wait for it, and the end."""
-        if self.event is not None and self.epochs.last_watermark:
-            self._promise(self.frontier.final(), said=True)
-        self.frontier.ended = True
-        self.frontier.promised = FOREVER
+        frontier = self.frontier
+        before = BEGINNING if frontier.promised == FOREVER else frontier.promised
+        if frontier.promised < FOREVER:  # else it has ended before the job was started again
+            frontier.last = frontier.final()
+        if self.event is not None and self.epochs.last_watermark and frontier.last > before:
+            self.epochs.cut(frontier.last)
+        frontier.ended = True
+        frontier.promised = FOREVER
         self.epochs.end()
 
     @property
