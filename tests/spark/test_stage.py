@@ -11,6 +11,7 @@ from headrace.operators.operator import Input
 from headrace.plan.stages import stages_of
 from headrace.spark import pipes
 from headrace.spark.bounded import Lowering, bare
+from headrace.spark.last_watermark import LastWatermark
 from headrace.spark.stage import Program
 from headrace.spark.stage_inputs import StateInput
 from headrace.spark.stage_outputs import PartialOutput
@@ -57,7 +58,7 @@ def test_a_partial_that_grows_too_large_is_sent_early(monkeypatch, groups):
     rows = sorted((r for b in sent for r in b.to_pylist()), key=lambda r: (r["shard"], r["place"]))
     assert len(rows) > 3 or groups == 1000
     merged = StateInput(bare(node), (table.schema,), "UTC").read(
-        iter([pa.RecordBatch.from_pylist(rows, ROWS)]), stream.columns
+        iter([pa.RecordBatch.from_pylist(rows, ROWS)]), stream.columns, LastWatermark(0)
     )
     got = {r["k"]: (r["s"], r["f"], r["l"]) for b in merged for r in b.to_pylist()}
     assert got == {
@@ -71,7 +72,7 @@ class _Given:
     def __init__(self, schema, batches):
         self.schema, self.batches = schema, batches
 
-    def read(self, rows, columns):
+    def read(self, rows, columns, last):
         return (b.select(list(columns)) for b in self.batches)
 
 

@@ -278,7 +278,8 @@ class Lowering:
         sent = reduce(lambda a, b: a.union(b), parts)
         if not operator.is_keyed and not any(map(_has_tasks, stage.inputs)):
             sent = sent.union(self._of_nothing())
-        return self._exchanged(sent, shards), StateInput(node, schemas, self.zone)
+        head = StateInput(node, schemas, self.zone, bool(self.timers))
+        return self._exchanged(sent, shards), head
 
     def _of_nothing(self) -> Any:
         """A row without records: Spark runs nothing where there is nothing to bring."""

@@ -48,10 +48,10 @@ _BRANCH = 1 << 10
 # Bounded
 
 
-def results_of(operator: Operator, batches: Batches, last: LastWatermark) -> Batches:
+def results_of(operator: Operator, batches: Batches, last: LastWatermark | None) -> Batches:
     """The results of an operator from all parts of its shards, which come shard by shard.
 
-    ``last`` gets what the shards promise before the end.
+    ``last``, where there are timers, gets what the shards promise before the end.
     """
     sides = range(len(operator.chains))
     ends = [FOREVER for _ in sides]
@@ -59,18 +59,28 @@ def results_of(operator: Operator, batches: Batches, last: LastWatermark) -> Bat
         state = operator.state(MemoryStore(), {})
         told = ReceivedWatermarks()
         parts = _parts(operator, told.records(rows))
-        if operator.every_watermark:
-            for _, batch in state.take(parts, [BEGINNING for _ in sides]):
-                yield batch
-            lasts = [told.last(side) for side in sides]
-            promised: list[int] = []
-            for _, batch in _at_the_end(state, [], lasts, ends, promised):
-                yield batch
-            last.shards += promised
+        if last is None or not operator.every_watermark:
+            results = state.take(parts, ends)
         else:
-            for _, batch in state.take(parts, ends):
-                yield batch
+            results = _told_last(state, parts, told, ends, last)
+        for _, batch in results:
+            yield batch
+        if last is not None and not operator.every_watermark:
             last.shards.append(max(told.last(side) for side in sides))
+
+
+def _told_last(
+    state: State,
+    parts: Iterator[Part],
+    told: ReceivedWatermarks,
+    ends: list[int],
+    last: LastWatermark,
+) -> Iterator[Result]:
+    """The results of all parts, then of the last watermarks, then of the end."""
+    yield from state.take(parts, [BEGINNING for _ in ends])
+    promised: list[int] = []
+    yield from _at_the_end(state, [], [told.last(i) for i in range(len(ends))], ends, promised)
+    last.shards += promised
 
 
 def _parts(operator: Operator, rows: Iterator[Row]) -> Iterator[Part]:

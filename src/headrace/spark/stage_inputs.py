@@ -75,6 +75,8 @@ class StateInput:
     node: Node
     inputs: tuple[pa.Schema, ...]
     zone: str
+    tells_watermark: bool = False
+    """Whether the shards were told the last watermark before the end: there are timers."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -82,7 +84,7 @@ class StateInput:
 
     def read(self, rows: Batches, columns: Sequence[str], last: LastWatermark) -> Batches:
         operator = operator_of(self.node, [Input((), schema) for schema in self.inputs], self.zone)
-        for batch in results_of(operator, rows, last):
+        for batch in results_of(operator, rows, last if self.tells_watermark else None):
             if not batch.schema.equals(self.schema):
                 batch = batch.cast(self.schema)
             yield batch.select(list(columns))
