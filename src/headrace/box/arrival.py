@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from headrace.box.buffering import Waiting
 from headrace.box.bundle import bytes_of
-from headrace.kernels.lateness import ahead_of, punctuation_of, sorted_out, stamped
+from headrace.kernels.lateness import SplitWatermark, ahead_of, punctuation_of, sorted_out, stamped
 from headrace.plan.time import EventTime
 from headrace.windows import BEGINNING, FOREVER
 
@@ -63,6 +63,8 @@ class Reader:
     """Whether all has come that was to be read."""
     is_arriving: bool = False
     """Whether records have come that are not taken in yet: it is not silent."""
+    last: SplitWatermark | None = None
+    """The last watermark before the end, where no record is late and timers fire up to it."""
     moment: int | None = None
     """Before which none of those was read, where that is their time: the watermark waits."""
 
@@ -81,6 +83,8 @@ class Arrivals:
         arrived = Arrived(batch.num_rows, bytes_of(batch) / max(1, batch.num_rows))
         event = self.event
         if event is None or event.is_never_late:
+            if reader.last is not None:
+                reader.last.observe(batch)
             arrived.parts.append((batch, None))
             return arrived
         if event.by_clock:

@@ -23,6 +23,7 @@ from headrace.buffers import Buffer
 from headrace.errors import StepError
 from headrace.io.offsets import AWAY, Followed, OffsetSource, Reached
 from headrace.io.source import SetAside, Watermark
+from headrace.kernels.lateness import SplitWatermark
 from headrace.operators.stores import input_number
 from headrace.plan.sources import Read
 from headrace.plan.time import EventTime
@@ -49,7 +50,7 @@ class Ingress:
         zone: str = "UTC",
     ) -> None:
         self.event = node if isinstance(node, EventTime) else None
-        self.splits = Splits(node, columns, zone)
+        self.splits, self.zone = Splits(node, columns, zone), zone
         self.name = self.splits.name
         self.cascade, self.pace, self.clock, self.flush = cascade, pace, clock, flush
         self.epochs = Epochs(cascade, clock, flush)
@@ -98,6 +99,9 @@ class Ingress:
             if self.splits.offsets is not None and isinstance(split, Followed):
                 reader.name, reader.position = split.name, split.start
                 reader.sequence = saved.get("sequence", {}).get(split.name, 0)
+        if self.event is not None and self.event.is_never_late and self.epochs.last_watermark:
+            for reader in self.readers:
+                reader.last = SplitWatermark(self.event, self.zone)
         self.promises.begin(self.readers, saved)
         if not splits:
             self._end()
@@ -142,6 +146,9 @@ class Ingress:
         """Nothing more will be read: the watermark at infinity."""
         if not self.ended:
             self.ended = True
+            for reader in self.readers:
+                if reader.last is not None:
+                    self.promises.frontier.reached(reader.name, reader.last.reached)
             self.promises.end()
 
     def stop(self) -> None:

@@ -103,7 +103,7 @@ class SplitWatermark:
 
     def announce(self, watermark: int) -> None:
         """Take a watermark of the source's own."""
-        if is_by_source(self.event):
+        if self.event.is_by_source:
             self.reached = max(self.reached, watermark)
 
 

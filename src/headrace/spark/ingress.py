@@ -123,7 +123,7 @@ class _CompiledSource:
                 if event is not None and event.by_clock:
                     batch = stamped(event, batch, reading.moment)
                     watermark = reading.moment
-                elif event is not None and not event.is_never_late:
+                elif event is not None:
                     batch, aside = ahead_of(event, batch, reading.now)
                     if aside is not None:
                         counted["late"] += aside.num_rows
@@ -140,7 +140,9 @@ class _CompiledSource:
                     if self.punctuation is not None:
                         announced = [t for _, t in self.punctuation(batch) if t <= furthest]
                         watermark = max([watermark, *announced])
-                    batch, late = on_time(event, batch, reading.floor)
+                    late = None
+                    if not event.is_never_late:
+                        batch, late = on_time(event, batch, reading.floor)
                     if late is not None:
                         counted["late"] += late.num_rows
                         sample = sample or first_late(event, late)
@@ -150,6 +152,8 @@ class _CompiledSource:
                     yield from pipe.add(batch)
         for pipe in (*pipes, *late_pipes):
             yield from pipe.finish()
+        if event is not None and event.is_never_late and not reading.ends:
+            watermark = reading.floor
         message: dict[str, Any] = {"from": f"s{program.number}"}
         if reading.split is not None or reading.name:
             message |= {"split": reading.name, "watermark": watermark}

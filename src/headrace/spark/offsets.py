@@ -46,6 +46,8 @@ class Reading:
     """With the first split of a batch: which splits there are."""
     moment: int = BEGINNING
     """The time of the batch's records, where they have that at which they were read."""
+    ends: bool = False
+    """Whether the source ends with this batch."""
 
 
 @dataclass(frozen=True)
@@ -220,7 +222,8 @@ class _Planning:
             number = names.index(name) << PARTS | parts[name]
             parts[name] += 1
             told = control if not i else None
-            readings.append(Reading(name, split, floor, now, number, told, moment))
+            ends = bool(control["ended"])
+            readings.append(Reading(name, split, floor, now, number, told, moment, ends))
         return readings or [Reading("", None, BEGINNING, now, 0, control, moment)]
 
 
