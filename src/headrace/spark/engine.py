@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.batch_jobs import BatchJob
 from headrace.cache import temporary_folder
-from headrace.checkpoints.control import checkpoint_folder
+from headrace.checkpoints.control import checkpoint_folder, opened
 from headrace.errors import EngineError, PlanError
 from headrace.io.held import Held as HeldFiles
 from headrace.io.held import HoldSink
@@ -197,7 +197,9 @@ class Spark:
                 "that all workers see"
             )
         else:
-            folder = f"{checkpoint_folder(checkpoint)}/headrace/tables-{uuid.uuid4().hex}"
+            own = opened(checkpoint_folder(checkpoint))  # the tables' files hold pickles too
+            own.make()
+            folder = f"{own.folder}/tables-{uuid.uuid4().hex}"
         return with_tables(self, outputs, lambda i: Published(f"{folder}/{i}"), folder)
 
     @contextlib.contextmanager
