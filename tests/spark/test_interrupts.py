@@ -107,7 +107,7 @@ def test_the_box_runs_after_an_interrupt_in_the_first_seconds(
 
 
 SOME = [[0.3, 1.5, 3.0]]
-MANY = [[0.1 + 0.2 * i, *(random.Random(i).uniform(0, 6) for _ in range(2))] for i in range(11)]
+MANY = [[0.1 + 0.4 * i, *(random.Random(i).uniform(0, 6) for _ in range(2))] for i in range(6)]
 
 
 @pytest.mark.parametrize(
