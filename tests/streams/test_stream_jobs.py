@@ -202,10 +202,10 @@ def test_a_step_that_fails_is_named(engine: Any) -> None:
 
 
 REFUSED = {
-    "sort": (lambda s: s.sort("v"), "the input never ends"),
+    "sort": (lambda s: s.sort("v"), "this input never ends"),
     "group_by": (lambda s: s.group_by("v").count(), "use a window before it"),
     "join": (lambda s: s.join(s, on="v"), "use join_within"),
-    "limit": (lambda s: s.limit(3), "the input never ends"),
+    "limit": (lambda s: s.limit(3), "this input never ends; which records"),
     "top_k": (lambda s: s.top_k(3, by="v"), "use a window before it"),
 }
 
@@ -306,7 +306,7 @@ def test_a_full_disk_beside_a_followed_folder_is_told(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(folder_source, "replace_file", full)
-    stream = hr.read_json(tmp_path / "in", follow=True)
+    stream = hr.read_text(tmp_path / "in", follow=True)
     words = "the checkpoint's list of files .* cannot be written: No space left"
     with pytest.raises(hr.EngineError, match=words):
         stream.start(on="box", to=print, checkpoint=tmp_path / "state").wait(60)
