@@ -226,7 +226,7 @@ def test_a_transform_of_ones_own():
     [
         (lambda s: s.start(on="box", to=3), "to=3 is neither a sink nor a function"),
         (lambda s: s.collect(on="box"), "the input never ends; use start"),
-        (lambda s: s.sort("n").start(on="box"), "step 3, sort: the input never ends"),
+        (lambda s: s.sort("n").start(on="box"), "step 3, sort: it needs the whole input"),
         (lambda s: s.group_by("n").count().start(on="box"), "use a window before it"),
         (lambda s: s.join(s, on="n").start(on="box"), "use join_within"),
         (lambda s: hr.start([], on="box"), "nothing to start"),
