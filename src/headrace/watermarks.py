@@ -7,7 +7,7 @@ promises the least over its splits; one that has been silent for long does not h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -192,10 +192,17 @@ class Activity:
         self.idle = idle
         """After how long a split is idle, in microseconds; None for never."""
         self.last: dict[str, float] = {}
+        self.heard: set[str] = set()
+        """The splits that have sent something."""
+
+    def found(self, split: str, now: float) -> None:
+        """A split is there, and has not sent anything yet."""
+        self.last.setdefault(split, now)
 
     def sent(self, split: str, now: float) -> None:
-        """A split has sent something, or has just been found."""
+        """A split has sent something."""
         self.last[split] = now
+        self.heard.add(split)
 
     def pause(self, now: float) -> None:
         """Nothing could be read, which is not silence."""
@@ -239,33 +246,57 @@ _SECOND = 10**6
 
 
 def waiting_for(
-    promised: int,
-    splits: Mapping[str, int],
-    idle: Collection[str],
-    after: int | None,
-    follows: bool,
+    frontier: SourceFrontier, activity: Activity, now: float, *, follows: bool, is_alone: bool
 ) -> str:
-    """Why the watermark does not move on, as far as the source knows; nothing if it may.
+    """Say which splits of a source keep windows open, since when, and what would close them.
 
-    ``splits`` are the watermarks of those that have not ended, ``idle`` the silent ones among
-    them, ``after`` is how long a split may be silent, ``follows`` whether the watermark then goes
-    by the clock.
+    Args:
+        frontier: The watermarks of the source's splits.
+        activity: When each split last sent something.
+        now: The time on the clock of ``activity``.
+        follows: Whether the watermark follows the clock while every split is silent.
+        is_alone: Whether no other source of the job would move the watermark on.
+
+    Returns:
+        One sentence, or nothing if no split holds the watermark back.
     """
-    if not splits:
+    if frontier.ended or frontier.live == []:
         return ""
-    active = {name: mark for name, mark in splits.items() if name not in idle}
-    if not active:
-        if follows:
+    windows = "windows stay open"
+    if frontier.promised > BEGINNING:
+        windows = f"windows that end after {show_time(frontier.promised)} stay open"
+    by_clock = "event_time(…, when_idle='advance') closes them by the clock"
+    if frontier.is_idle:
+        if follows or not is_alone:  # it follows the clock, or the other sources
             return ""
-        quiet = "" if after is None else f" for {show_duration(after)}"
-        return (
-            f"every split has been silent{quiet}, so windows that end after {show_time(promised)} "
-            "stay open until a record comes; event_time(…, when_idle='advance') closes them by the "
-            "clock"
-        )
-    slowest, mark = min(active.items(), key=lambda item: item[1])
-    others = [m for name, m in splits.items() if name != slowest]
-    if mark == BEGINNING and others and max(others) > BEGINNING:
-        until = "" if after is None else f"; if it stays silent for {show_duration(after)}, no more"
-        return f"split {slowest} has sent nothing yet, and holds back the watermark{until}"
-    return ""
+        quiet = "" if activity.idle is None else f" for {show_duration(activity.idle)}"
+        return f"every split has been silent{quiet}, so {windows} until a record comes; {by_clock}"
+    marks = {split: frontier.splits.get(split, BEGINNING) for split in frontier.live or ()}
+    active = {split: mark for split, mark in marks.items() if split not in frontier.idle}
+    slowest = [split for split, mark in active.items() if mark == min(active.values())]
+    silence = {split: now - activity.last.get(split, now) for split in slowest}
+    holding = [s for s in slowest if s not in activity.heard or silence[s] >= _SILENT]
+    if marks and not holding:
+        return ""
+    since = "since the job started"
+    if any(split in activity.heard for split in holding):
+        since = f"for {min(silence[split] for split in holding):.0f}s"
+    if activity.idle is None:
+        release = "; event_time(…, idle='30s') stops waiting for silent splits"
+    elif follows or not is_alone or any(mark > min(active.values()) for mark in marks.values()):
+        release = f" from there, or there was none for {show_duration(activity.idle)} (idle=)"
+    else:
+        release = f"; {by_clock}"
+    return f"{_named(holding)} sent nothing {since}, so {windows} until a record comes{release}"
+
+
+_SILENT = 1.0
+"""Seconds without a record after which a split that is behind the others is reported."""
+
+
+def _named(splits: Sequence[str]) -> str:
+    if len(splits) > 3:
+        return f"splits {', '.join(splits[:2])} and {len(splits) - 2} more have"
+    if len(splits) > 1:
+        return f"splits {', '.join(splits[:-1])} and {splits[-1]} have"
+    return f"split {splits[0]} has" if splits else "it has"

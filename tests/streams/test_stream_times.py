@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +111,32 @@ def test_what_a_silent_source_waits_for_is_told(engine: Any, tmp_path: Path) -> 
         "at", delay="0s", idle="300ms"
     )
     with trips.window(hr.tumbling("2s")).agg(n=hr.count()).start(on=engine) as job:
-        until(lambda: job.progress().sources[0].waits)
+        until(lambda: "every split" in job.progress().sources[0].waits)
         waits = job.progress().sources[0].waits
         assert "every split has been silent for 300ms" in waits
         assert "stay open until a record comes" in waits
         assert waits in str(job.progress())
         assert not job.result().num_rows
+
+
+def test_progress_names_the_silent_source_that_keeps_windows_open_at_once(
+    engine: Any, tmp_path: Path
+) -> None:
+    drop(tmp_path / "busy", "a.json", '{"k": "a", "at": "1970-01-01T00:01:00Z"}\n')
+    (tmp_path / "quiet").mkdir()
+    busy, silent = (
+        hr.read_json(tmp_path / name, schema=SCHEMA, follow=True).event_time("at", delay="0s")
+        for name in ("busy", "quiet")
+    )
+    counts = busy.union(silent).window(hr.tumbling("2s")).agg(n=hr.count())
+    with counts.start(on=engine) as job:
+        assert "has sent nothing since the job started" in job.progress().sources[1].waits
+        until(lambda: job.progress().sources[0].records)
+        waits = {source.name: source.waits for source in job.progress().sources}
+        (name,) = (each for each in waits if "/quiet" in each)
+        assert re.match(r"split \w+ has sent nothing since the job started", waits[name])
+        assert "until a record comes from there, or there was none for 30s (idle=)" in waits[name]
+        assert waits[name] in str(job.progress())
+        drop(tmp_path / "quiet", "b.json", '{"k": "a", "at": "1970-01-01T00:02:00Z"}\n')
+        until(lambda: job.progress().sources[1].records)
+        assert not job.progress().sources[1].waits

@@ -21,7 +21,7 @@ from headrace.box.promises import Promises
 from headrace.box.splits import END, Splits
 from headrace.buffers import Buffer
 from headrace.errors import StepError
-from headrace.io.offsets import AWAY, Followed, OffsetSource, Reached
+from headrace.io.offsets import Followed, OffsetSource, Reached
 from headrace.io.source import SetAside, Watermark
 from headrace.kernels.lateness import SplitWatermark
 from headrace.operators.stores import input_number
@@ -83,10 +83,9 @@ class Ingress:
         return self.splits.bounded
 
     @property
-    def waits(self) -> str:
-        """What it waits for: its server, or what holds the watermark back."""
-        away = any(source.is_away for source in self.followed)
-        return AWAY if away else self.promises.waits
+    def is_away(self) -> bool:
+        """Whether its server cannot be reached."""
+        return any(source.is_away for source in self.followed)
 
     # Beginning and end
 

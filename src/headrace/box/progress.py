@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from headrace.box.host import Hosted
+from headrace.io.offsets import AWAY
 from headrace.jobs import Progress, SourceProgress, StageProgress
 
 if TYPE_CHECKING:
+    from headrace.box.ingress import Ingress
     from headrace.box.run import Run
 
 
@@ -56,7 +58,7 @@ class Reports:
                         records=i.records,
                         late=i.late.count,
                         ahead=i.late.ahead,
-                        waits=i.waits,
+                        waits=self._waits(i),
                         watermark=i.promises.promised if i.event is not None else None,
                         idle=i.promises.idle,
                         ended=i.ended,
@@ -87,3 +89,13 @@ class Reports:
                 running=not run.over,
                 error=None if run.error is None else str(run.error),
             )
+
+    def _waits(self, ingress: Ingress) -> str:
+        """What a source waits for: its server, or what holds its watermark back.
+
+        Bounded input is never silent.
+        """
+        if ingress.is_away:
+            return AWAY
+        others = [i.promises for i in self.run.ingresses if i is not ingress and i.event]
+        return "" if ingress.bounded else ingress.promises.waits(others)

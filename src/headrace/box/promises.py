@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from headrace.box.arrival import Reader
 from headrace.box.clock import Clock
 from headrace.box.epochs import Epochs
 from headrace.plan.time import EventTime
-from headrace.watermarks import Activity, SourceFrontier, waiting_for
+from headrace.watermarks import Activity, SourceFrontier, least_awake, waiting_for
 from headrace.windows import BEGINNING, FOREVER, show_duration
 
 
@@ -50,7 +50,7 @@ class Promises:
         self.frontier.live = [reader.name for reader in readers]
         self.frontier.ended = False
         for reader in readers:
-            self.activity.sent(reader.name, now)
+            self.activity.found(reader.name, now)
         self.epochs.cut_at = now
         self.epochs.open(self.promised)
         if self.promised > BEGINNING and readers:  # once more, so that all steps know it
@@ -148,15 +148,16 @@ class Promises:
         idle = set(self.frontier.idle)
         return tuple(reader.number for reader in self.readers if reader.name in idle)
 
-    @property
-    def waits(self) -> str:
-        """What the watermark waits for."""
-        frontier, event = self.frontier, self.event
-        if event is None or self.by_clock or frontier.ended:
+    def waits(self, others: Iterable[Promises]) -> str:
+        """What the watermark waits for, in a job that has some other sources."""
+        event = self.event
+        if event is None or self.by_clock:
             return ""
-        left = {split: frontier.splits.get(split, BEGINNING) for split in frontier.live or ()}
-        idle = set(frontier.idle)
-        return waiting_for(self.promised, left, idle, event.idle, event.follows_clock)
+        others_awake = least_awake(o.frontier for o in others if not o.by_clock) is not None
+        return waiting_for(
+            self.frontier, self.activity, self.clock.now(),
+            follows=event.follows_clock, is_alone=not others_awake,
+        )  # fmt: skip
 
     # Promising
 

@@ -29,7 +29,13 @@ from headrace.spark.python.failures import carrying, driver_errors
 from headrace.spark.sinks import Delivery
 from headrace.spark.wire import OUTPUT
 from headrace.tables import Tables
-from headrace.watermarks import SourceFrontier, advance_together, waiting_for
+from headrace.watermarks import (
+    Activity,
+    SourceFrontier,
+    advance_together,
+    least_awake,
+    waiting_for,
+)
 from headrace.windows import BEGINNING, show_time
 
 log = logging.getLogger("headrace")
@@ -79,6 +85,9 @@ class SparkJob(Shown):
         control.save("control.json", self._said)
         sources = self._said["sources"]
         self._frontiers = [SourceFrontier(**sources.get(str(s.number), {})) for s in graph.sources]
+        self._activities = [
+            Activity(None if s.event is None else s.event.idle) for s in graph.sources
+        ]
         self._sources = [_Counted() for _ in graph.sources]
         self._operators = [_Counted() for _ in graph.operators]
         self._lock = threading.Lock()
@@ -291,8 +300,16 @@ class SparkJob(Shown):
             counted.bad += said["bad"]
             counted.bundles += 1
             frontier = self._frontiers[number]
-            quiet = set(frontier.idle)
+            quiet, before = set(frontier.idle), dict(frontier.splits)
             frontier.take(said)
+            activity, now = self._activities[number], time.perf_counter()
+            for name in frontier.live or ():
+                activity.found(name, now)
+            name = said.get("split", "")
+            if said["records"] or frontier.splits.get(name, BEGINNING) > before.get(
+                name, BEGINNING
+            ):
+                activity.sent(name, now)
             for name in sorted(set(frontier.idle) - quiet):
                 self._note(
                     f"split {name} of {source.name} is silent: it no longer holds back the "
@@ -386,7 +403,7 @@ class SparkJob(Shown):
                     idle=tuple(i for i, s in enumerate(frontier.live or ()) if s in frontier.idle),
                     ended=frontier.ended,
                     ahead=counted.ahead,
-                    waits=self._away(source) or _waits(source, frontier),
+                    waits=self._away(source) or self._waits(source.number),
                 )
                 for source, counted, frontier in zip(
                     self._graph.sources, self._sources, self._frontiers, strict=True
@@ -404,6 +421,18 @@ class SparkJob(Shown):
             running=not over,
             error=None if self._error is None else str(self._error),
         )
+
+    def _waits(self, number: int) -> str:
+        """What a source's watermark waits for."""
+        event, frontier = self._graph.sources[number].event, self._frontiers[number]
+        if event is None or event.by_clock:
+            return ""
+        timed = zip(self._frontiers, self._graph.sources, strict=True)
+        others = [f for f, source in timed if source.event is not None and f is not frontier]
+        return waiting_for(
+            frontier, self._activities[number], time.perf_counter(),
+            follows=event.follows_clock, is_alone=least_awake(others) is None,
+        )  # fmt: skip
 
     def _spans(self) -> Any:
         """How long the micro-batches took that gave results, from their beginning, in seconds."""
@@ -432,12 +461,3 @@ class SparkJob(Shown):
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         self.stop(drain=None if kind is None else False)
-
-
-def _waits(source: SourceFlow, frontier: SourceFrontier) -> str:
-    """What a source's watermark waits for."""
-    event = source.event
-    if event is None or event.by_clock or frontier.ended:
-        return ""
-    splits = {name: frontier.splits.get(name, BEGINNING) for name in frontier.live or ()}
-    return waiting_for(frontier.promised, splits, frontier.idle, event.idle, event.follows_clock)
