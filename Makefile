@@ -19,9 +19,10 @@ $(READY): pyproject.toml
 	  { echo "headrace needs Python 3.11 or later; set PYTHON=/path/to/python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 	  { echo "cannot make a virtual environment; on Debian: apt install python3-venv"; exit 1; }
-	@echo "installing headrace and what it needs into $(VENV) (about a minute)"
+	@echo "installing headrace and what it needs into $(VENV) (about two minutes)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/headrace doctor --warm
 	@touch $@
 
 demo: $(READY) ## Windowed word count of an out-of-order stream on Spark and on the box: the same

@@ -13,6 +13,7 @@ from rich.console import Console
 
 import headrace as hr
 from headrace.bench.runner import measure
+from headrace.cache import cache_folder
 from headrace.cli import main
 from headrace.cli.doctor import check
 from headrace.cli.live import watch
@@ -290,6 +291,15 @@ def test_doctor_finds_this_machine_well(capsys):
     assert "All is well." in out
     assert "a job in Spark's Python workers" in out
     assert "fork server: " in out
+
+
+def test_doctor_fills_the_cache_of_kernels(capsys):
+    assert main(["doctor", "--warm"]) == 0
+    first = capsys.readouterr().out
+    assert f"the cache is {cache_folder('')}" in first
+    assert "In a container's build" in first
+    assert main(["doctor", "--warm"]) == 0
+    assert capsys.readouterr().out.startswith("0 kernels compiled")
 
 
 def test_doctor_says_how_to_fix_a_missing_java(monkeypatch):

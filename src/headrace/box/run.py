@@ -33,6 +33,7 @@ from headrace.box.pace import Pace
 from headrace.box.processes import Pool
 from headrace.box.progress import Reports
 from headrace.box.pump import pump
+from headrace.box.rehearsal import rehearse
 from headrace.box.scheduler import scheduler_of
 from headrace.box.sinks import WrittenByEpoch, sink_of
 from headrace.box.state_limit import StateLimit
@@ -42,6 +43,7 @@ from headrace.errors import EngineError, HeadraceError
 from headrace.io.offsets import replayable
 from headrace.jobs import JobOutput
 from headrace.kernels import recycled
+from headrace.kernels.compiling import announce_compiling
 from headrace.plan.optimise import optimised
 from headrace.plan.time import zone_of
 from headrace.tables import Tables
@@ -142,6 +144,9 @@ class Run:
 
     def start(self) -> None:
         """Start the threads."""
+        announce_compiling()
+        if not all(ingress.bounded for ingress in self.ingresses):
+            rehearse(self.cascade.vertices, self.ingresses, self.workers)
         self.started = time.perf_counter()
         if self.keeper is not None:
             self.keeper.begin(self._kept, self._not_kept)

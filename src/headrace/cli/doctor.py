@@ -15,6 +15,8 @@ from importlib.metadata import PackageNotFoundError, requires, version
 import psutil
 from rich.console import Console
 
+from headrace.cache import cache_folder
+from headrace.cli.warm import warm
 from headrace.errors import HeadraceError
 from headrace.spark.engine import Spark
 from headrace.spark.java import find_java
@@ -35,12 +37,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--java-home", action="store_true", help="only print the JAVA_HOME that Spark is given"
     )
+    parser.add_argument(
+        "--warm",
+        action="store_true",
+        help="only compile the common kernels into the cache, as part of a container's build",
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
     console = Console()
     if arguments.java_home:
         print(find_java().home)
+        return 0
+    if arguments.warm:
+        _warm(console)
         return 0
     bad = 0
     for finding in check(arguments.master):
@@ -51,6 +61,21 @@ def main(arguments: argparse.Namespace) -> int:
             console.print(f"    {finding.fix}", highlight=False)
     console.print("\nAll is well." if not bad else f"\n{bad} of these need attention.")
     return 1 if bad else 0
+
+
+def _warm(console: Console) -> None:
+    start = time.perf_counter()
+    count = warm()
+    console.print(
+        f"{count} kernels compiled in {time.perf_counter() - start:.0f} s; the cache is "
+        f"{cache_folder('')}",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    console.print(
+        "In a container's build, run this after pip install, as the user that runs the job.\n"
+        "On another type of processor the kernels are compiled again.",
+        highlight=False,
+    )
 
 
 def needed() -> list[str]:

@@ -53,6 +53,10 @@ class Chain:
     columns: tuple[str, ...]
     schema: pa.Schema
     runs: tuple[tuple[str, Run], ...]
+    reads: pa.Schema
+    """The columns it reads, with their types."""
+    pure: int
+    """How many of ``runs`` come before the first that calls a Python function or reads a table."""
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The bundle that comes of a bundle."""
@@ -89,8 +93,9 @@ def compile_chain(
     Columns that are coded at the beginning may be so at the end with ``coded``, else they are not.
     """
     kept, columns = prune(steps, schema.names, needed)
-    current = pa.schema([schema.field(name) for name in columns])
+    reads = current = pa.schema([schema.field(name) for name in columns])
     runs: list[tuple[str, Run]] = []
+    pure: int | None = None
     i = 0
     while i < len(kept):
         step = kept[i]
@@ -103,10 +108,13 @@ def compile_chain(
             i += 1 if drop_empty else 0
         else:
             run, current = compile_step(step, current, zone)
+        if pure is None and (step.python or isinstance(step, (LookUp, TableJoin))):
+            pure = len(runs)
         runs.append((step.label, run))
         i += 1
     current = current if coded else _decode(current, runs)
-    return Chain(tuple(columns), current, tuple(runs))
+    pure = len(runs) if pure is None else pure
+    return Chain(tuple(columns), current, tuple(runs), reads, pure)
 
 
 def _decode(schema: pa.Schema, runs: list[tuple[str, Run]]) -> pa.Schema:
