@@ -18,6 +18,7 @@ from headrace.stream import Stream
 from headrace.testing import records, script
 
 _ROWS = 2000
+_MANY = 200_000
 _KEYS = (("k",), ("n",), ("k", "n"), ())
 
 
@@ -73,9 +74,20 @@ def _bounded(inputs: list[Stream]) -> Iterator[Stream]:
     for keys in _KEYS[:3]:
         yield table.group_by(*keys).agg(**_aggregates())
         yield table.join(table.group_by(*keys).agg(m=hr.max("v")), on=list(keys))
+    yield from _many_keys()
     yield table.filter("k like '%3' and v > 10").distinct()
     yield table.sort("v", "k")
     yield table.top_k(5, by="v")
+
+
+def _many_keys() -> Iterator[Stream]:
+    """Enough keys for tables to grow, and for workers to meet at them."""
+    numbers = hr.from_items(range(_MANY)).with_columns(k="concat('key ', value)", m="value div 10")
+    at = "timestamp_millis(1767225600000 + value div 100)"
+    timed = numbers.with_columns(at=at).event_time("at")
+    for keys in (("k",), ("value",), ("value", "m")):
+        yield numbers.group_by(*keys).agg(rows=hr.count(), top=hr.max("m"))
+        yield timed.key_by(*keys).window(hr.tumbling("1s")).agg(top=hr.max("m"))
 
 
 def _streams() -> Iterator[Stream]:
