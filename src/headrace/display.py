@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
@@ -36,4 +38,8 @@ def table_of(table: pa.Table) -> Table:
 def _cell(value: object) -> Text:
     if value is None:
         return Text("null", "dim")
+    if isinstance(value, datetime.datetime):  # in UTC, as its type says; without it a row fits
+        value = value.replace(tzinfo=None)
+        text = str(value)
+        return Text(text.rstrip("0") if value.microsecond else text)
     return Text(f"{value:.6g}" if isinstance(value, float) else str(value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from html import escape
 from typing import Any, Protocol
@@ -78,10 +79,10 @@ class StageProgress:
 class Progress:
     """A job at one moment.
 
-    Rates are records a second since the last report. ``watermark`` is up to which event time
-    results have been delivered. The output delay is the time from a watermark's arrival to the
-    delivery of what it closed, in seconds; on Spark, how long the micro-batches took that gave
-    something.
+    Rates are records a second over the last ten seconds, or of the whole job once it has ended.
+    ``watermark`` is up to which event time results have been delivered. The output delay is the
+    time from a watermark's arrival to the delivery of what it closed, in seconds; on Spark, how
+    long the micro-batches took that gave something.
     """
 
     seconds: float
@@ -115,6 +116,31 @@ class Progress:
         if self.error is not None:
             lines.append(f"  failed: {self.error}")
         return "\n".join([*lines, *(f"  {source}" for source in self.sources)])
+
+
+class Rates:
+    """Records a second, in and out, over the last ten seconds.
+
+    On Spark records are counted batch by batch, so that a rate since the last report would be
+    zero most of the time.
+    """
+
+    def __init__(self, start: float) -> None:
+        self._seen: deque[tuple[float, int, int]] = deque([(start, 0, 0)])
+
+    def at(self, now: float, records_in: int, records_out: int) -> tuple[float, float]:
+        """Note the counts of a moment, and return both rates."""
+        seen = self._seen
+        while len(seen) > 1 and seen[1][0] <= now - _RATE_SECONDS:
+            seen.popleft()
+        then, before_in, before_out = seen[0]
+        if now - seen[-1][0] >= _RATE_STEP:
+            seen.append((now, records_in, records_out))
+        span = max(now - then, 1e-9)
+        return (records_in - before_in) / span, (records_out - before_out) / span
+
+
+_RATE_SECONDS, _RATE_STEP = 10.0, 0.2
 
 
 class Shown:

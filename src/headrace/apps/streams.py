@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ import pyarrow.parquet as pq
 
 import headrace as hr
 from headrace.apps import App, StreamApp
+from headrace.windows import micros_of
 
+START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+"""The event time of the first record that is generated."""
 PIECES = 10
 DONE = "_DONE"
 EARLY = 20
@@ -30,14 +34,14 @@ def times(
         rng = np.random.default_rng([seed, 77])
         ahead = rng.integers(delay * 1_000_000 // 3, delay * 1_000_000, records)
         at += np.where(rng.random(records) * 100 < early, ahead, 0)
-    return pa.array(at).cast(pa.timestamp("us", tz="UTC"))
+    return pa.array(at + micros_of(START)).cast(pa.timestamp("us", tz="UTC"))
 
 
 def app(name: str, summary: str, records: int, stream: StreamApp, reference: Reference) -> App:
     """A streaming workload that can also be run over files, as any other."""
 
     def generate(folder: Path, count: int, seed: int, form: str) -> Path:
-        kind = "" if form == "parquet" else f"-{form}"
+        kind = f"-{START.year}" if form == "parquet" else f"-{START.year}-{form}"
         place = folder / f"{name}-{count}-{seed}{kind}"
         if not place.exists():
             draft = folder / f".{name}-{count}-{seed}{kind}"

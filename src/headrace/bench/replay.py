@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from headrace.apps.streams import START
 from headrace.io.source import SLICE_ROWS, Source, Split, Watermark
 from headrace.kernels.columns import numbers
+from headrace.windows import micros_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +88,7 @@ class ReplaySplit(Split):
             yield self._moved(batches[number].slice(at - begun, count), sent // rows)
             sent += count
             if sent == epoch_end:
-                yield Watermark(source.span(sent))
+                yield Watermark(micros_of(START) + source.span(sent))
 
     def _moved(self, batch: pa.RecordBatch, turns: int) -> pa.RecordBatch:
         """Records of a later turn, their times moved on by as many lengths of the table."""

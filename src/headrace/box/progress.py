@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.box.host import Hosted
 from headrace.io.offsets import AWAY
-from headrace.jobs import Progress, SourceProgress, StageProgress
+from headrace.jobs import Progress, Rates, SourceProgress, StageProgress
 
 if TYPE_CHECKING:
     from headrace.box.ingress import Ingress
@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 
 
 class Reports:
-    """How far a run is, and how fast it was since it was asked last."""
+    """How far a run is, and how fast."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self._last: tuple[float, int, int] = (0.0, 0, 0)
-        self._rates: tuple[float, ...] = ()
+        self._rates = Rates(0.0)
 
     def begin(self, now: float) -> None:
         """The run has started."""
-        self._last = (now, 0, 0)
+        self._rates = Rates(now)
 
     def progress(self) -> Progress:
         """How far it is, and how fast."""
@@ -35,12 +34,7 @@ class Reports:
             end = run.finished_at or time.perf_counter()
             records = sum(i.records for i in run.ingresses)
             out = sum(v.records for v in run.sinks)
-            then, before, out_before = self._last
-            span = end - then
-            if span >= 0.2 or not self._rates:
-                self._last = (end, records, out)
-                span = max(span, 1e-9)
-                self._rates = ((records - before) / span, (out - out_before) / span)
+            rate_in, rate_out = self._rates.at(end, records, out)
             delays = np.array([d for _, d in run.delays])
             p50, p99 = (
                 (float(np.percentile(delays, q)) for q in (50, 99)) if delays.size else (None, None)
@@ -50,8 +44,8 @@ class Reports:
                 seconds=seconds,
                 records_in=records,
                 records_out=out,
-                rate_in=self._rates[0] if not run.over else records / max(seconds, 1e-9),
-                rate_out=self._rates[1] if not run.over else out / max(seconds, 1e-9),
+                rate_in=rate_in if not run.over else records / max(seconds, 1e-9),
+                rate_out=rate_out if not run.over else out / max(seconds, 1e-9),
                 sources=tuple(
                     SourceProgress(
                         name=i.name,

@@ -14,12 +14,13 @@ from rich.text import Text
 from headrace.display import table_of
 from headrace.jobs import Job, Progress
 from headrace.signals import asked_to_stop
-from headrace.windows import show_time
+from headrace.windows import BEGINNING, FOREVER, show_time
 
 EVERY = 0.25
 _LINES = 2.0
 """How often results are printed where there is no terminal, in seconds."""
-_NAME = 28
+_MIN_NAME = 8
+"""Columns that a name keeps, however long the numbers beside it are."""
 
 
 class Newest:
@@ -54,49 +55,60 @@ class Newest:
         return table.slice(max(0, table.num_rows - fresh))
 
 
-def view(name: str, progress: Progress, newest: Newest | None = None) -> Group:
-    """One picture of a job, at most 80 columns wide where its results are."""
+def view(name: str, progress: Progress, newest: Newest | None = None, width: int = 80) -> Group:
+    """One picture of a job. Names are shortened so that no number is cut at ``width`` columns."""
     delay = ""
     if progress.delay_p50 is not None and progress.delay_p99 is not None:
         p50, p99 = 1000 * progress.delay_p50, 1000 * progress.delay_p99
         delay = f"   delay {p50:.0f} ms, p99 {p99:.0f} ms"
     head = Text.assemble(
-        (_short(name), "bold"),
-        f"  {progress.seconds:.1f} s   in {progress.records_in:,} ({progress.rate_in:,.0f}/s)   "
-        f"out {progress.records_out:,} ({progress.rate_out:,.0f}/s)",
+        (_short(name, width // 2), "bold"),
+        f"  {progress.seconds:.1f} s   late {progress.late:,}   bad {progress.bad:,}",
     )
-    more = Text(
-        f"  late {progress.late:,}   bad {progress.bad:,}   in flight "
-        f"{progress.bytes_in_flight / 1e6:.1f} MB{delay}",
-        "dim",
+    rates = Text(
+        f"  in {progress.records_in:,} ({progress.rate_in:,.0f}/s)   "
+        f"out {progress.records_out:,} ({progress.rate_out:,.0f}/s)"
     )
-    table = Table(show_edge=False, pad_edge=False, box=None, header_style="dim")
-    scans = any(stage.keys for stage in progress.stages)
-    for heading in ("", "records", "busy s", "state MB", *(["keys"] if scans else []), "watermark"):
-        table.add_column(
-            heading, justify="left" if heading in ("", "watermark") else "right", no_wrap=True
-        )
-    for source in progress.sources:
-        mark = "" if source.watermark is None else show_time(source.watermark)
-        more_columns = [""] if scans else []
-        table.add_row(
-            f"  {_short(source.name)}", f"{source.records:,}", "", "", *more_columns, mark
-        )
-    for stage in progress.stages:
-        state = f"{stage.state_bytes / 1e6:.1f}" if stage.state_bytes else ""
-        keys = [f"{stage.keys:,}" if stage.keys else ""] if scans else []
-        table.add_row(
-            f"  {_short(stage.name)}", f"{stage.records_in:,}", f"{stage.busy:.1f}", state, *keys,
-            show_time(stage.watermark),
-        )  # fmt: skip
+    more = Text(f"  in flight {progress.bytes_in_flight / 1e6:.1f} MB{delay}", "dim")
     waits = [f"{source.name}: {source.waits}" for source in progress.sources if source.waits]
     notes = [Text(f"  {note}", "yellow") for note in [*progress.notes[-2:], *waits]]
     shown: list[Any] = [] if newest is None else [Text(""), table_of(newest.table())]
-    return Group(head, more, table, *notes, *shown)
+    return Group(head, rates, more, _steps(progress, width), *notes, *shown)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _NAME else text[: _NAME - 1] + "…"
+def _steps(progress: Progress, width: int) -> Table:
+    """The sources and steps of a job, a row each."""
+    rows = [["", "records", "busy s", "state MB", "keys", "watermark"]]
+    for source in progress.sources:
+        mark = "" if source.watermark is None else _moment(source.watermark)
+        rows.append([source.name, f"{source.records:,}", "", "", "", mark])
+    for stage in progress.stages:
+        state = f"{stage.state_bytes / 1e6:.1f}" if stage.state_bytes else ""
+        keys = f"{stage.keys:,}" if stage.keys else ""
+        busy, mark = f"{stage.busy:.1f}", _moment(stage.watermark)
+        rows.append([stage.name, f"{stage.records_in:,}", busy, state, keys, mark])
+    if not any(row[4] for row in rows[1:]):
+        rows = [[*row[:4], row[5]] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    room = max(_MIN_NAME, width - 2 - sum(each + 2 for each in widths[1:]))
+    table = Table(show_edge=False, pad_edge=False, box=None, header_style="dim")
+    for heading in rows[0]:
+        justify: Any = "left" if heading in ("", "watermark") else "right"
+        table.add_column(heading, justify=justify, no_wrap=True)
+    for first, *others in rows[1:]:
+        table.add_row(f"  {_short(first, room)}", *others)
+    return table
+
+
+def _moment(watermark: int) -> str:
+    """A watermark to the second."""
+    if BEGINNING < watermark < FOREVER:
+        return show_time(watermark).partition(".")[0]
+    return "the end" if watermark >= FOREVER else "none yet"
+
+
+def _short(text: str, width: int) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def watch(
@@ -116,7 +128,11 @@ def watch(
                 if newest is not None and results is not None and newest.fresh:
                     results.print(table_of(newest.taken()))
             return
-        with Live(view(name, job.progress(), newest), console=console, auto_refresh=False) as live:
+
+        def picture(newest: Newest | None) -> Group:
+            return view(name, job.progress(), newest, console.width)
+
+        with Live(picture(newest), console=console, auto_refresh=False) as live:
             while not job.wait(EVERY):
-                live.update(view(name, job.progress(), newest), refresh=True)
-            live.update(view(name, job.progress()), refresh=True)
+                live.update(picture(newest), refresh=True)
+            live.update(picture(None), refresh=True)

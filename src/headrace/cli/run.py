@@ -34,12 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show the records with the largest of the first that is there",
     )
     parser.add_argument("--write", metavar="FOLDER", help="write Parquet there instead of showing")
-    stream = parser.add_argument_group("input that does not end, on Spark")
+    stream = parser.add_argument_group("input that does not end")
     stream.add_argument(
-        "--checkpoint", metavar="FOLDER", help="where to keep the job's state, to go on from it"
+        "--checkpoint",
+        metavar="FOLDER",
+        help="where to keep the job's state, to go on from it; on both engines",
     )
     stream.add_argument(
-        "--trigger", metavar="HOW", help="a batch every so often (500ms), or available-now"
+        "--trigger",
+        metavar="HOW",
+        help="available-now, on both engines; or on Spark a batch every so often (500ms)",
     )
 
 

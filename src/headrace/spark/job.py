@@ -21,7 +21,7 @@ from headrace.checkpoints.control import Control
 from headrace.checkpoints.lease import Lease
 from headrace.errors import EngineError, HeadraceError
 from headrace.io.offsets import AWAY, ServerSource
-from headrace.jobs import Progress, Shown, SourceProgress, StageProgress
+from headrace.jobs import Progress, Rates, Shown, SourceProgress, StageProgress
 from headrace.signals import GRACE, Halt, asked_to_stop
 from headrace.spark.graph import Graph, SourceFlow
 from headrace.spark.offsets import away_file
@@ -98,8 +98,7 @@ class SparkJob(Shown):
         self._busy = 0.0
         self._started = time.perf_counter()
         self._over = 0.0
-        self._last: tuple[float, int, int] = (self._started, 0, 0)
-        self._rates = (0.0, 0.0)
+        self._rates = Rates(self._started)
         self._query: Any = None
         self._has_frames = any(s.offsets is None for s in graph.sources)
         self._waited_for = 0
@@ -359,11 +358,7 @@ class SparkJob(Shown):
         end = self._over or time.perf_counter()
         records = sum(c.records for c in self._sources)
         out = sum(d.records for d in self._deliveries)
-        then, before, out_before = self._last
-        span = end - then
-        if span >= 0.2:
-            self._last = (end, records, out)
-            self._rates = ((records - before) / span, (out - out_before) / span)
+        rate_in, rate_out = self._rates.at(end, records, out)
         seconds = end - self._started
         over = self._ended.is_set()
         states = [] if spark is None else spark["stateOperators"]
@@ -392,8 +387,8 @@ class SparkJob(Shown):
             seconds=seconds,
             records_in=records,
             records_out=out,
-            rate_in=records / max(seconds, 1e-9) if over else self._rates[0],
-            rate_out=out / max(seconds, 1e-9) if over else self._rates[1],
+            rate_in=records / max(seconds, 1e-9) if over else rate_in,
+            rate_out=out / max(seconds, 1e-9) if over else rate_out,
             sources=tuple(
                 SourceProgress(
                     name=source.name,

@@ -67,7 +67,7 @@ def watermark(time: int | datetime.datetime) -> Watermark:
 
 
 def advance(seconds: float) -> Advance:
-    """Turn the clock of the script."""
+    """Turn the clock of the script; on the box only."""
     return Advance(seconds)
 
 
@@ -100,9 +100,12 @@ class ScriptedSource(OffsetSource):
     def initial(self) -> Positions:
         return {str(i): 0 for i in range(len(self.scripts))}
 
+    def __getstate__(self) -> dict[str, Any]:
+        for events in self.scripts:
+            _refuse_to_travel(events)
+        return self.__dict__
+
     def latest(self, since: Positions) -> Positions:
-        if self.clock is not None:
-            raise PlanError("a script that turns a clock runs on the box; pass on='box'")
         return {n: min(at + self.at_once, len(self.scripts[int(n)])) for n, at in since.items()}
 
     def between(
@@ -132,6 +135,10 @@ class ScriptedSplit(Split):
     silent: bool = False
     """Whether it goes on after its last event."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        _refuse_to_travel(self.events)
+        return self.__dict__
+
     def read(self, columns: Sequence[str]) -> Iterator[Any]:
         for event in self.events:
             if isinstance(event, Records):
@@ -158,6 +165,15 @@ class ScriptedSplit(Split):
             yield from table.to_batches()
 
 
+def _refuse_to_travel(events: Sequence[Event]) -> None:
+    """Refuse to send a script that turns a clock to other processes, which cannot turn it."""
+    if any(isinstance(event, Advance) for event in events):
+        raise PlanError(
+            "the script turns a clock with advance(), which only the box can do: Spark reads "
+            "scripts in other processes; pass on='box', or leave advance() out"
+        )
+
+
 def script(
     *scripts: Sequence[Event],
     schema: Any = None,
@@ -170,7 +186,8 @@ def script(
 
     With ``bounded=False`` it is a stream to run with ``start``: the splits go on in silence after
     their last event until the job stops, or with ``ends=True`` the job ends there. On Spark each
-    micro-batch takes ``at_once`` events of every split.
+    micro-batch takes ``at_once`` events of every split. A script with ``advance`` runs on the box
+    only; Spark refuses it.
     """
     if schema is None:
         first: Any = next(
