@@ -126,9 +126,12 @@ class BatchJob(Shown):
         """How long it has run, what it has given, and the last iteration if it has any."""
         seconds = (self._over or time.perf_counter()) - self._started
         notes = () if self._watch.last is None else (str(self._watch.last),)
+        records = sum(int(counter.value) for counter in self._watch.read)
+        out = self._records
         return Progress(
-            seconds=seconds, records_in=0, records_out=self._records, rate_in=0.0,
-            rate_out=self._records / max(seconds, 1e-9), sources=(), stages=(), watermark=FOREVER,
+            seconds=seconds, records_in=records, records_out=out,
+            rate_in=records / max(seconds, 1e-9), rate_out=out / max(seconds, 1e-9),
+            sources=(), stages=(), watermark=FOREVER,
             delay_p50=None, delay_p99=None, bundles_in_flight=0, bytes_in_flight=0, late=0, bad=0,
             notes=notes, running=self.running,
             error=None if self._error is None else str(self._error),

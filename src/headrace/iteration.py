@@ -87,11 +87,13 @@ def _short(value: Any, most: int = 60) -> str:
 
 
 class Watch:
-    """What a job that runs iterations in the background is told, and tells them."""
+    """What a bounded job in the background tells of its work, and is told."""
 
     def __init__(self) -> None:
         self.last: Round | None = None
         self.stopped = threading.Event()
+        self.read: list[Any] = []
+        """Counters of records, each with a ``value``, that the engine has made for the job."""
 
 
 WATCH: ContextVar[Watch | None] = ContextVar("watch", default=None)

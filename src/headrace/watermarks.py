@@ -286,7 +286,7 @@ def waiting_for(
     elif follows or not is_alone or any(mark > min(active.values()) for mark in marks.values()):
         release = f" from there, or there was none for {show_duration(activity.idle)} (idle=)"
     else:
-        release = f"; {by_clock}"
+        release = f"; {by_clock}" if frontier.promised > BEGINNING else ""
     return f"{_named(holding)} sent nothing {since}, so {windows} until a record comes{release}"
 
 

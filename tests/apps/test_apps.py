@@ -13,6 +13,7 @@ import pytest
 import headrace as hr
 from headrace import apps, col
 from headrace.apps import fraud, spikes
+from headrace.apps.streams import START
 from headrace.bench.runner import rows_of, same
 from headrace.testing import same_answer
 
@@ -161,3 +162,11 @@ def test_programs_are_as_short_as_the_page_says():
     for name, lines in RSTREAM.items():
         assert lines_of(name) <= 1.2 * lines
         assert f"| `{name}` | {lines_of(name)} | {lines} |" in page
+
+
+def test_generated_input_starts_at_a_fixed_recent_date() -> None:
+    for name in apps.NAMES:
+        stream = apps.load(name).stream
+        for table in {} if stream is None else stream.tables(100, 1, 10, 0).values():
+            if "at" in table.schema.names:
+                assert min(table["at"].to_pylist()) >= START, name

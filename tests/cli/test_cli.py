@@ -16,7 +16,8 @@ from headrace.bench.runner import measure
 from headrace.cache import cache_folder
 from headrace.cli import main
 from headrace.cli.doctor import check
-from headrace.cli.live import watch
+from headrace.cli.live import Newest, view, watch
+from headrace.jobs import Progress, SourceProgress, StageProgress
 from tests.reference import moment
 
 
@@ -269,6 +270,62 @@ def test_a_file_that_has_written_already_is_done(tmp_path, monkeypatch):
     script.write_text(f"import headrace as hr\npipeline = hr.from_items([1]).write_json({out!r})\n")
     assert main(["run", str(script), "--on", "box"]) == 0
     assert (tmp_path / "o" / "_SUCCESS").exists()
+
+
+@pytest.mark.parametrize("on", ["spark", "box"])
+def test_run_shows_records_in_and_out(capsys, tmp_path, on):
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import headrace as hr\npipeline = hr.from_items(range(10)).filter('value > 6')\n"
+    )
+    assert main(["run", str(script), "--on", on]) == 0
+    assert "pipeline: 10 records in, 3 out in" in capsys.readouterr().out
+    out = str(tmp_path / "out")
+    assert main(["run", str(script), "--on", on, "--write", out]) == 0
+    assert "pipeline: 10 records in, 3 out in" in capsys.readouterr().out
+
+
+def test_run_on_both_engines_shows_records_in_and_out(capsys, tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import headrace as hr\npipeline = hr.from_items(range(10)).filter('value > 6')\n"
+    )
+    assert main(["run", str(script), "--on", "spark,box"]) == 0
+    out = capsys.readouterr().out
+    assert "pipeline on spark: 10 records in, 3 out in" in out
+    assert "pipeline on box: 10 records in, 3 out in" in out
+
+
+def test_the_live_view_cuts_no_number_at_80_columns():
+    source = SourceProgress("parquet files in /data/trips", 1_234_567_890, 0, 10**15, (), False)
+    stage = StageProgress(
+        "step 4, agg", 1_234_567_890, 5, 6, 12345.6, 10**15, 9_876_500_000, keys=123_456_789
+    )
+    told = Progress(
+        seconds=1234.5, records_in=1_234_567_890, records_out=987_654_321, rate_in=12_345_678.0,
+        rate_out=9_876_543.0, sources=(source,), stages=(stage,), watermark=0, delay_p50=0.123,
+        delay_p99=4.567, bundles_in_flight=0, bytes_in_flight=1_234_000_000, late=1_234_567,
+        bad=7_654_321, notes=(), running=True,
+    )  # fmt: skip
+    console = Console(width=80, file=io.StringIO(), record=True)
+    newest = Newest(pa.schema({"window_start": pa.timestamp("us", tz="UTC")}), 3)
+    newest(pa.record_batch({"window_start": pa.array([10**15]).cast(newest.schema.field(0).type)}))
+    console.print(view("a pipeline with quite a long name for a terminal", told, newest))
+    text = console.export_text()
+    for number in (
+        "1,234,567,890 (12,345,678/s)", "987,654,321 (9,876,543/s)", "1,234,567", "7,654,321",
+        "123,456,789", "12345.6", "9876.5", "2001-09-09 01:46:40", "1234.0 MB", "p99 4567 ms",
+    ):  # fmt: skip
+        assert number in text
+    assert "2001-09-09 01:46:40\n" in text  # a result's time has a line for itself
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_checkpoint_option_is_for_both_engines(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "where to keep the job's state, to go on from it; on both engines" in text
 
 
 def test_a_stream_shows_its_results_as_they_come(capsys, tmp_path, monkeypatch):

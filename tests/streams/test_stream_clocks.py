@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.testing import TestClock, advance, records, script, seconds
+from headrace.testing import TestClock, advance, records, same_answer, script, seconds
 from headrace.watermarks import ClockSteps
 from tests.conftest import PATIENCE, until
 from tests.streams.conftest import drop
@@ -342,3 +342,14 @@ def test_a_pipeline_by_the_clock_is_explained() -> None:
     assert repr(hr.sliding("30s", "1s", time="processing")) == (
         "sliding(30s, every=1s, time='processing')"
     )
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_spark_refuses_a_script_that_turns_a_clock(spark_engine: Any, bounded: bool) -> None:
+    events = [records({"at": seconds(1)}), advance(5)]
+    clock = TestClock()
+    stream = script(events, clock=clock, bounded=bounded, ends=True).event_time("at")
+    counts = stream.window(hr.tumbling("2s")).agg(n=hr.count())
+    assert same_answer(counts, engines=["box"])["n"].to_pylist() == [1]
+    with pytest.raises(hr.PlanError, match="the script turns a clock .* pass on='box'"):
+        same_answer(counts, engines=[spark_engine])

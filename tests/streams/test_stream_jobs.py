@@ -18,6 +18,7 @@ from headrace.box import manifest
 from headrace.checkpoints import control
 from headrace.io import folder as folder_source
 from headrace.io.parquet import ParquetSink
+from headrace.jobs import Rates
 from tests.conftest import tuples
 from tests.streams.conftest import drop
 from tests.streams.test_stream_sources import until
@@ -390,3 +391,10 @@ def test_a_session_that_was_given_is_used_as_it_is(spark_engine: hr.Spark) -> No
     assert job.result().num_rows == 1
     assert ([session.conf.get(n) for n in names], session.conf.get(provider, None)) == before
     assert session.range(3).count() == 3
+
+
+def test_rates_are_those_of_some_seconds_though_records_are_counted_in_batches() -> None:
+    rates = Rates(0.0)
+    assert rates.at(5.0, 5000, 50) == (1000.0, 10.0)
+    assert rates.at(5.5, 5000, 50)[0] > 0  # no batch has ended since
+    assert rates.at(20.0, 5000, 50) == (0.0, 0.0)  # nothing for long

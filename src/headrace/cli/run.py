@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ from headrace.cli.targets import Target, add_engine, add_target, engine_of, pipe
 from headrace.display import print_table
 from headrace.errors import PlanError, nearest
 from headrace.io.parquet import ParquetSink
-from headrace.jobs import Progress
+from headrace.jobs import Job, Progress
 from headrace.spark.progress import progress
 from headrace.starting import start as hr_start
 from headrace.stream import Stream
@@ -66,23 +65,26 @@ def main(arguments: argparse.Namespace) -> int:
             _as_job(name, stream, engine, arguments, console, notes)
             continue
         _refuse_streams(arguments, name)
-        start = time.perf_counter()
-        if arguments.write:
-            folder = f"{arguments.write}/{name}"
-            with progress(name, notes):
-                stream.write_parquet(folder, mode="overwrite").run(on=engine)
-            console.print(
-                f"[bold]{name}[/bold]: written to {folder} in {time.perf_counter() - start:.2f} s"
-            )
-            continue
         with progress(name, notes):
-            table = stream.collect(on=engine)
-        seconds = time.perf_counter() - start
-        console.print(f"[bold]{name}[/bold]: {table.num_rows:,} records in {seconds:.2f} s")
-        table = _largest_first(table, arguments.top)
+            job, to = _batch(name, stream, engine, arguments)
+            job.wait()
+        console.print(f"[bold]{name}[/bold]: {_done(job.progress())}{to}")
+        if to:
+            continue
+        table = _largest_first(job.result(), arguments.top)
         print_table(table.slice(0, arguments.rows), table.num_rows > arguments.rows, console)
         console.print()
     return 0
+
+
+def _batch(
+    name: str, stream: Stream, engine: Any, arguments: argparse.Namespace
+) -> tuple[Job, str]:
+    """Start a bounded pipeline; the second is where its records go, if not to the terminal."""
+    if not arguments.write:
+        return stream.start(on=engine), ""
+    folder = f"{arguments.write}/{name}"
+    return stream.start(on=engine, to=ParquetSink(folder, "overwrite")), f", written to {folder}"
 
 
 def _compared(arguments: argparse.Namespace, console: Console, notes: Console) -> int:
@@ -96,18 +98,16 @@ def _compared(arguments: argparse.Namespace, console: Console, notes: Console) -
                 _ = engine.session
         results.append({})
         for name, stream in pipelines.items():
-            start = time.perf_counter()
             if stream.bounded:
                 _refuse_streams(arguments, name)
+            job = stream.start(on=engine)
+            if stream.bounded:
                 with notes.status(f"{name} on {on}"):
-                    results[-1][name] = stream.collect(on=engine)
+                    job.wait()
             else:
-                job = stream.start(on=engine)
                 watch(f"{name} on {on}", job, notes)
-                results[-1][name] = job.result()
-            seconds = time.perf_counter() - start
-            count = results[-1][name].num_rows
-            console.print(f"[bold]{name}[/bold] on {on}: {count:,} records in {seconds:.2f} s")
+            results[-1][name] = job.result()
+            console.print(f"[bold]{name}[/bold] on {on}: {_done(job.progress())}")
     for table in results[0].values():
         table = _largest_first(table, arguments.top)
         print_table(table.slice(0, arguments.rows), table.num_rows > arguments.rows, console)
@@ -143,6 +143,8 @@ def _done(told: Progress) -> str:
     late = f", {told.late:,} late" if told.late else ""
     bad = f", {told.bad:,} bad" if told.bad else ""
     counts = f"{told.records_in:,} records in, {told.records_out:,} out"
+    if not told.records_in and told.records_out:  # what Spark itself reads is not counted
+        counts = f"{told.records_out:,} records out"
     return f"{counts} in {told.seconds:.2f} s{late}{bad}"
 
 

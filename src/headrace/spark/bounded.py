@@ -18,8 +18,10 @@ from pyspark.sql import functions as F
 from headrace.cache import own_name
 from headrace.errors import PlanError
 from headrace.expressions import col
+from headrace.io.held import HeldSource
 from headrace.io.memory import TableSource, TableSplit
 from headrace.io.source import Split, as_split, at_most
+from headrace.iteration import WATCH
 from headrace.kernels.expressions import compile_expression
 from headrace.kernels.expressions.codes import coded_schema
 from headrace.operators import is_operator, operator_of
@@ -49,6 +51,7 @@ from headrace.spark.columns import (
     sql_can,
     sql_group,
 )
+from headrace.spark.counters import new_counter
 from headrace.spark.lookups import Lookups, WorkerTable, is_local, most_bytes, packed
 from headrace.spark.python.shipping import ROWS_SQL, bare, by_value
 from headrace.spark.session import ansi_semantics
@@ -122,7 +125,7 @@ class Lowering:
         return self._computed(stage, BundlesOutput(), ROWS_SQL)
 
     def written(self, stage: Stage, sink: Any) -> Any:
-        """The messages of a sink's writers."""
+        """For each task, the number of records written and the message of its writer."""
         return self._computed(stage, WriteOutput(sink, stage.schema), MESSAGES_SQL)
 
     def ran(self, stage: Stage) -> Any:
@@ -313,12 +316,14 @@ class Lowering:
         schema = coded_schema(node.schema, coded)
         if most is not None:
             splits = at_most(splits, most)
+        watch = None if isinstance(node.source, HeldSource) else WATCH.get()
+        counter = None if watch is None else new_counter(self.session, watch.read)
         pickled = tuple(by_value(s) for s in splits)
         count = len(pickled)
         if sum(map(len, pickled)) <= _INLINE_BYTES:
-            head = SplitsInput(schema, pickled)
+            head = SplitsInput(schema, pickled, counter)
         elif self.on_this_machine:
-            head = SplitsInput(schema, tuple(self._spool(data) for data in pickled))
+            head = SplitsInput(schema, tuple(self._spool(data) for data in pickled), counter)
         else:
             # To workers elsewhere they travel as rows, each to the one task that reads it.
             rows = {
@@ -327,7 +332,7 @@ class Lowering:
             }
             frame = self.session.createDataFrame(pa.table(rows))
             moved = frame.repartitionById(count, F.col("id")).select("split")
-            return moved, SplitsInput(schema, None)
+            return moved, SplitsInput(schema, None, counter)
         return self.session.range(0, count, 1, count), head
 
     def _spool(self, data: bytes | pa.Buffer) -> str:

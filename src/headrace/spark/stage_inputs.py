@@ -13,6 +13,7 @@ from headrace.io.source import Split, Watermark
 from headrace.operators import operator_of
 from headrace.operators.operator import Input
 from headrace.plan.node import Node
+from headrace.spark.counters import add_to
 from headrace.spark.host import results_of
 from headrace.spark.last_watermark import LastWatermark
 from headrace.spark.wire import Batches, received, unpack
@@ -25,6 +26,8 @@ class SplitsInput:
 
     schema: pa.Schema
     splits: tuple[bytes | str, ...] | None
+    counter: int | None = None
+    """The accumulator that counts the records read, if any."""
 
     def read(self, rows: Batches, columns: Sequence[str], last: LastWatermark) -> Batches:
         for batch in rows:
@@ -32,7 +35,8 @@ class SplitsInput:
                 split = _loaded(item if self.splits is None else self.splits[item])
                 wanted = pa.schema([self.schema.field(c) for c in columns])
                 for bundle in split.read(list(columns)):
-                    if isinstance(bundle, pa.RecordBatch):
+                    if isinstance(bundle, pa.RecordBatch):  # and not a watermark
+                        add_to(self.counter, bundle.num_rows)
                         yield normal_batch(bundle, wanted)
                     elif isinstance(bundle, Watermark) and last.split is not None:
                         last.split.announce(bundle.micros)
