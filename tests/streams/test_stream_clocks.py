@@ -351,5 +351,5 @@ def test_spark_refuses_a_script_that_turns_a_clock(spark_engine: Any, bounded: b
     stream = script(events, clock=clock, bounded=bounded, ends=True).event_time("at")
     counts = stream.window(hr.tumbling("2s")).agg(n=hr.count())
     assert same_answer(counts, engines=["box"])["n"].to_pylist() == [1]
-    with pytest.raises(hr.PlanError, match="the script turns a clock .* pass on='box'"):
+    with pytest.raises(hr.PlanError, match=r"the script turns a clock .* pass on='box'"):
         same_answer(counts, engines=[spark_engine])
