@@ -128,7 +128,7 @@ PLACES: dict[str, Callable[[], Any]] = {
 def test_a_planted_password_is_seen_nowhere(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    monkeypatch.setattr("headrace.io.kafka._ANSWER", 0.5)
+    monkeypatch.setattr("headrace.io.kafka.ANSWER", 0.5)
     monkeypatch.setattr("headrace.io.kafka._PATIENCE", 0.5)
     said = everything(PLACES[place], tmp_path, caplog)
     assert PLANTED not in said

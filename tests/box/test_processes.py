@@ -154,7 +154,7 @@ def test_processes_end_when_this_one_is_killed(tmp_path):
             import headrace as hr
 
             def slow(row):
-                os.write(1, f"{os.getpid()}\n".encode())  # in one piece: two processes print
+                os.write(1, b"%d\\n" % os.getpid())  # in one piece: two processes print
                 while True:
                     repr(row)
 
