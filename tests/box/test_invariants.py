@@ -30,10 +30,10 @@ def counts():
 
 
 def test_a_right_engine_passes_and_is_really_checked():
-    from headrace.jobs import Output
+    from headrace.jobs import JobOutput
 
     box = hr.Box(workers=4, bundle=1, debug=True)
-    run = box._run([Output(counts().node)])
+    run = box._run([JobOutput(counts().node)])
     run.start()
     run.wait()
     checker = run.cascade.checker

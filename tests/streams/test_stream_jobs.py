@@ -306,7 +306,7 @@ def test_a_full_disk_beside_a_followed_folder_is_told(
     def full(*arguments: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(folder_source, "replace_file", full)
+    monkeypatch.setattr(folder_source, "save_json", full)
     stream = hr.read_text(tmp_path / "in", follow=True)
     words = "the checkpoint's list of files .* cannot be written: No space left"
     with pytest.raises(hr.EngineError, match=words):
