@@ -15,7 +15,7 @@ see anything: a task that fails or runs twice leaves nothing behind. This is a w
         def write(self, batch): self.batches.append(batch)
         def close(self): return self.batches
 
-``stream.write_to(Memory())`` writes to it. Name the class in the entry-point group
+``stream.write_to(Memory()).run()`` writes to it. Name the class in the entry-point group
 ``headrace.sinks`` of your package, and ``stream.write("memory")`` finds it.
 
 A sink's life, of which a class overrides what it needs:
