@@ -60,7 +60,7 @@ class Splits:
         self.coded, self.wanted = names, coded_schema(self.wanted, names)
 
     def hold_at_most(self, memory: int) -> None:
-        """Have splits hold at most about so many bytes at a time."""
+        """Limit the memory that reading a split takes to about ``nbytes``."""
         self.memory, self.source = memory, self.source.with_memory(memory)
 
     def by_positions(

@@ -261,7 +261,7 @@ class Listing:
         )
 
     def refuse_shorter(self, files: int) -> None:
-        """Refuse a log that has lost its end: ``files`` were found, and are not all in it."""
+        """Refuse a log that has lost its end: it has fewer than ``files`` files."""
         if len(self.files) < files:
             raise self._gone()
 

@@ -126,7 +126,7 @@ class Received:
         self.first = 0
         """The place of the first byte that is held."""
         self.logged = 0
-        """How many of the bytes that are held the file has: whole lines."""
+        """How many of the buffered bytes are in the file already; always whole lines."""
         self.file: Any = None
         self.thread: threading.Thread | None = None
         self.link: socket.socket | None = None

@@ -47,7 +47,7 @@ def start_or_end(start: Callable[[], T]) -> T:
 
 
 def _end_until(over: threading.Event, others: set[psutil.Process]) -> None:
-    """End Java, also one that is started only now, so that whoever waits for it fails."""
+    """End Java repeatedly, in case it is only now being started, so that the wait for it fails."""
     while not over.wait(_PAUSE):
         _end(others)
 

@@ -37,7 +37,7 @@ class LastWatermark:
 
 @dataclass
 class ReceivedWatermarks:
-    """What a shard was told by all tasks that feed it."""
+    """The watermarks that a shard received from all tasks that feed it."""
 
     messages: list[dict[str, Any]] = field(default_factory=list)
 

@@ -80,7 +80,7 @@ class StateInput:
     inputs: tuple[pa.Schema, ...]
     zone: str
     tells_watermark: bool = False
-    """Whether the shards were told the last watermark before the end: there are timers."""
+    """Whether the shards received the last watermark before the end, because there are timers."""
 
     @property
     def schema(self) -> pa.Schema:

@@ -59,7 +59,7 @@ class PartialOutput:
     """Which of the operator's inputs the records are."""
     inputs: int = 1
     tells_watermark: bool = False
-    """Whether the shards are told the last watermark before the end: there are timers."""
+    """Whether the shards receive the last watermark before the end, because there are timers."""
 
     def compiled(self, inputs: Iterable[Input], zone: str) -> Operator:
         return operator_of(self.node, list(inputs) * self.inputs, zone)

@@ -46,7 +46,7 @@ class Scope:
 
 
 MAX_DEPTH = 100
-"""How deep an expression may be nested: Python's stack holds only so many calls."""
+"""How deep an expression may be nested: Python limits the depth of calls."""
 TOO_DEEP = (
     f"the expression is nested more than {MAX_DEPTH} levels deep; compute parts of it in "
     "with_columns steps before, or use is_in([…]) for many values"

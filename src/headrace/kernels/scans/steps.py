@@ -36,7 +36,7 @@ class Steps:
     fires = False
     """Whether there are timers."""
     pickles = False
-    """Whether states are kept as pickles."""
+    """Whether the bundles contain pickles."""
 
     def __init__(self) -> None:
         self.room = 0
